@@ -1,0 +1,294 @@
+"""A backend: how one array library is recognised, and what it can do better than the standard.
+
+The core is written against the Python array API. A `Backend` names a library, tells which array
+types belong to it and may bring *kernels*: faster versions of an op of `attendre_core.ops`.
+Backends are found through the entry-point group ``attendre.backends``; a library is imported
+only when one of its arrays arrives or when it is asked for by name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from attendre_core.errors import ConfigError, LibraryMixError
+
+__all__ = [
+    "Backend",
+    "available_backends",
+    "backend",
+    "backend_of",
+    "force_generic",
+    "namespace_of",
+    "register_backend",
+]
+
+Array = Any
+Namespace = Any
+
+
+def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
+    return function
+
+
+def _nowhere(array: Array) -> None:
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Backend:
+    """One array library, as the core sees it.
+
+    Attributes
+    ----------
+    name
+        What users type, e.g. ``"torch"``.
+    xp
+        The array-API namespace.
+    array_types
+        Exact types of its arrays; other types of the same top-level module are recognised too
+        (tracers, parameters).
+    to_numpy, from_numpy
+        Conversions to and from `numpy.ndarray`; ``from_numpy(x, device=None)``.
+    is_concrete
+        True when the array's values may be read now without stalling a device: not while
+        compiling, not on an accelerator.
+    compile
+        Turns a pure function of arrays into a compiled one; the identity where there is none.
+    stop_gradient
+        Returns the array cut off from differentiation.
+    device_of
+        The device on which new arrays must be made to meet this one; None for the default.
+    kernels
+        Op name to callable. Laws: a kernel returns what the generic op returns, picks the same
+        indices on ties, and writes into its arguments only where the op says ``donate``.
+    capabilities
+        Words out of ``"compile"``, ``"grad"``, ``"float64"``, ``"bfloat16"``.
+    """
+
+    name: str
+    xp: Namespace
+    array_types: tuple[type, ...]
+    to_numpy: Callable[[Array], Any]
+    from_numpy: Callable[..., Array]
+    is_concrete: Callable[[Array], bool]
+    compile: Callable[[Callable[..., Any]], Callable[..., Any]] = _identity
+    stop_gradient: Callable[[Array], Array] = _identity
+    device_of: Callable[[Array], Any] = _nowhere
+    kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    capabilities: frozenset[str] = frozenset()
+
+    def __repr__(self) -> str:
+        return f"Backend({self.name!r})"
+
+
+#: Where the backends that ship with this package live; others come through entry points.
+_SHIPPED = {
+    "numpy": "attendre_core.builtin_backends:numpy_backend",
+    "array_api_strict": "attendre_core.builtin_backends:strict_backend",
+    "torch": "attendre_torch:backend",
+    "jax": "attendre_jax:backend",
+}
+_INSTALL = {
+    "array_api_strict": "Install it with: pip install array-api-strict.",
+    "torch": "Install it with: pip install 'attendre-core[torch]'.",
+    "jax": "Install it with: pip install 'attendre-core[jax]'.",
+}
+#: Top-level module of an array's type, to the backend that understands it.
+_OF_MODULE = {
+    "numpy": "numpy",
+    "array_api_strict": "array_api_strict",
+    "torch": "torch",
+    "jax": "jax",
+    "jaxlib": "jax",
+}
+_BY_NAME: dict[str, Backend] = {}
+_BY_TYPE: dict[type, Backend] = {}
+_GENERIC = [False]
+
+
+def register_backend(new: Backend) -> Backend:
+    """Make a backend known for this process, without an entry point.
+
+    Later lookups by its name and array types find it.
+    """
+    _BY_NAME[new.name] = new
+    for array_type in new.array_types:
+        _BY_TYPE[array_type] = new
+    return new
+
+
+def _entry_points() -> dict[str, str]:
+    from importlib.metadata import entry_points
+
+    return {point.name: point.value for point in entry_points(group="attendre.backends")}
+
+
+def available_backends() -> tuple[str, ...]:
+    """Names that `backend` understands, whether or not their library is installed.
+
+    Examples
+    --------
+    >>> "numpy" in available_backends()
+    True
+    """
+    return tuple(sorted({*_SHIPPED, *_entry_points(), *_BY_NAME}))
+
+
+def backend(name: str | Backend) -> Backend:
+    """Look a backend up by name, importing its library.
+
+    Parameters
+    ----------
+    name
+        A name from `available_backends`, or ``"module:attribute"`` that is a `Backend` or a
+        function returning one.
+
+    Examples
+    --------
+    >>> backend("numpy").name
+    'numpy'
+    """
+    if isinstance(name, Backend):
+        return name
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    target = _SHIPPED.get(name)
+    if target is None:
+        target = name if ":" in name else _entry_points().get(name)
+    if target is None:
+        raise ConfigError(
+            f"backend: {name!r} is not known; known are {', '.join(available_backends())}. "
+            "Install the package that brings it, or name it as 'module:attribute'."
+        )
+    module_name, _, attribute = target.partition(":")
+    try:
+        found = getattr(importlib.import_module(module_name), attribute)
+        result = found() if callable(found) else found
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"backend: {name!r} needs the module {error.name!r}, which is not installed. "
+            f"{_INSTALL.get(name, 'Install the package that brings it.')}"
+        ) from error
+    except AttributeError as error:
+        raise ConfigError(
+            f"backend: module {module_name!r} has no attribute {attribute!r}. "
+            "Name a Backend, or a function that returns one."
+        ) from error
+    if not isinstance(result, Backend):
+        raise ConfigError(
+            f"backend: {target!r} gave a {type(result).__name__}, expected a Backend."
+        )
+    return register_backend(result)
+
+
+def _backend_of_new_type(array_type: type) -> Backend:
+    for base in array_type.__mro__:
+        if base in _BY_TYPE:
+            found = _BY_TYPE[base]
+            break
+        name = _OF_MODULE.get(base.__module__.partition(".")[0])
+        if name is not None:
+            found = backend(name)
+            break
+    else:
+        raise LibraryMixError(
+            f"namespace_of: {array_type.__module__}.{array_type.__qualname__} is not an array of "
+            "a known library. Convert it first, for example with numpy.asarray, or register a "
+            "Backend for it."
+        )
+    _BY_TYPE[array_type] = found
+    return found
+
+
+def backend_of(array: Array) -> Backend:
+    """Find the backend by the exact type of an array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> backend_of(np.zeros(3)).name
+    'numpy'
+    """
+    found = _BY_TYPE.get(type(array))
+    if found is None:
+        found = _backend_of_new_type(type(array))
+    return found
+
+
+def namespace_of(*arrays: Array) -> Namespace:
+    """Find the one array-API namespace of some arrays; ``None`` is passed over.
+
+    Raises
+    ------
+    LibraryMixError
+        When the arrays come from two libraries, or one of them is no array.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> namespace_of(np.zeros(3), None) is np
+    True
+    """
+    found: Backend | None = None
+    for array in arrays:
+        if array is None:
+            continue
+        this = backend_of(array)
+        if found is None:
+            found = this
+        elif this is not found:
+            raise LibraryMixError(
+                f"namespace_of: arrays of two libraries in one call, {found.name} and "
+                f"{this.name}. Convert one side, for example with attendre_core.convert."
+            )
+    if found is None:
+        raise LibraryMixError("namespace_of: no array was given. Pass at least one array.")
+    return found.xp
+
+
+def numbers(count: int, like: Array) -> Array:
+    """Return 0, 1, ... as int32, where ``like`` lives."""
+    found = backend_of(like)
+    return found.xp.arange(count, dtype=found.xp.int32, device=found.device_of(like))
+
+
+def resolve(xp: Namespace | str | Backend) -> Backend:
+    """Find the backend of a namespace module (``numpy``, ``torch``, ``jax.numpy``) or name."""
+    if isinstance(xp, (str, Backend)):
+        return backend(xp)
+    for known in reversed(_BY_NAME.values()):  # the one registered last wins
+        if known.xp is xp:
+            return known
+    parts = getattr(xp, "__name__", "").split(".")
+    name = parts[1] if parts[0] == "array_api_compat" and len(parts) > 1 else parts[0]
+    if name in _OF_MODULE:
+        return backend(_OF_MODULE[name])
+    raise ConfigError(
+        f"backend: {xp!r} is not the namespace of a known array library. "
+        f"Pass a module such as numpy, or one of the names {', '.join(available_backends())}."
+    )
+
+
+def kernel(name: str, array: Array) -> Callable[..., Any] | None:
+    """Return the faster version of an op that this array's backend brings, if it may be used."""
+    if _GENERIC[0]:
+        return None
+    return backend_of(array).kernels.get(name)
+
+
+@contextmanager
+def force_generic() -> Iterator[None]:
+    """Run everything inside on the generic path, so that kernels can be compared with it.
+
+    Functions compiled before keep the path that they were compiled with.
+    """
+    before = _GENERIC[0]
+    _GENERIC[0] = True
+    try:
+        yield
+    finally:
+        _GENERIC[0] = before

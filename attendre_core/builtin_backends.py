@@ -1,0 +1,120 @@
+"""NumPy, with kernels, and array-api-strict, which only ever runs the generic path."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from attendre_core.backend import Array, Backend
+
+__all__ = ["numpy_backend", "strict_backend"]
+
+
+def numpy_backend() -> Backend:
+    """Return the backend for `numpy.ndarray`."""
+    return Backend(
+        name="numpy",
+        xp=np,
+        array_types=(np.ndarray,),
+        to_numpy=_same,
+        from_numpy=_copied,
+        is_concrete=_always,
+        kernels={
+            "lowest": _lowest,
+            "masked_softmax": _masked_softmax,
+            "kth_largest": _kth_largest,
+            "gather_slots": _gather_slots,
+            "exchange_slots": _exchange_slots,
+        },
+        capabilities=frozenset({"float64"}),
+    )
+
+
+def strict_backend() -> Backend:
+    """Return the backend for array-api-strict, the reference for what the standard allows."""
+    import array_api_strict as xp
+
+    return Backend(
+        name="array_api_strict",
+        xp=xp,
+        array_types=(type(xp.zeros(1)),),
+        to_numpy=np.asarray,
+        from_numpy=lambda array, device=None: xp.asarray(array, device=device),
+        is_concrete=_always,
+        capabilities=frozenset({"float64"}),
+    )
+
+
+def _same(array: Array) -> Array:
+    return array
+
+
+def _copied(array: Any, device: Any = None) -> Array:
+    return np.array(array)
+
+
+def _always(array: Array) -> bool:
+    return True
+
+
+def _lowest(primary: Array | None, order: Array, count: int) -> Array:
+    """Sort once by a key that holds both: the score's bits above, the order below."""
+    if primary is None:
+        key = order.astype(np.int64)
+    elif primary.dtype == np.float32:
+        bits = (primary + np.float32(0.0)).view(np.int32).astype(np.int64)  # -0.0 becomes 0.0
+        bits = np.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+        key = (bits << 32) + (order.astype(np.int64) + 2**31)
+    else:
+        return np.lexsort((order, primary), axis=-1)[..., :count]
+    size = key.shape[-1]
+    if 4 * count < size:
+        part = np.argpartition(key, count - 1, axis=-1)[..., :count]
+        ranked = np.argsort(np.take_along_axis(key, part, axis=-1), axis=-1)
+        return np.take_along_axis(part, ranked, axis=-1)
+    return np.argsort(key, axis=-1, stable=True)[..., :count]
+
+
+def _kth_largest(x: Array, k: int) -> Array:
+    place = x.shape[-1] - k
+    return np.partition(x, place, axis=-1)[..., place : place + 1]
+
+
+def _masked_softmax(logits: Array, allowed: Array) -> Array:
+    """Do what the generic op does, in one array."""
+    weights = np.where(allowed, logits, np.asarray(-np.inf, dtype=logits.dtype))
+    top = np.max(weights, axis=-1, keepdims=True)
+    top[top == -np.inf] = 0
+    np.subtract(weights, top, out=weights)
+    np.exp(weights, out=weights)
+    total = np.sum(weights, axis=-1, keepdims=True)
+    total[total == 0] = 1
+    return np.divide(weights, total, out=weights)
+
+
+def _lead_index(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
+    """Return index arrays that pick whole entries: one for each leading axis, and the slots."""
+    missing = len(lead) + 1 - index.ndim
+    index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
+    axes = tuple(
+        np.arange(n).reshape((1,) * i + (n,) + (1,) * (len(lead) - i)) for i, n in enumerate(lead)
+    )
+    return (*axes, index)
+
+
+def _gather_slots(array: Array, index: Array, *, axis: int) -> Array:
+    return array[_lead_index(index, array.shape[:axis])]
+
+
+def _exchange_slots(
+    array: Array, index: Array, new: Array, write: Array, *, axis: int, donate: bool
+) -> tuple[Array, Array]:
+    where = _lead_index(index, array.shape[:axis])
+    displaced = array[where]
+    missing = axis + 1 - index.ndim
+    shape = write.shape[:-1] + (1,) * missing + write.shape[-1:]
+    written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
+    after = array if donate else array.copy()
+    after[where] = np.where(written, new, displaced)
+    return after, displaced

@@ -1,0 +1,67 @@
+"""The command line: ``attendre COMMAND``, one module per command.
+
+Nothing here imports an array library that the user did not ask for with ``--backend``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+from attendre_core.cli import demo, info
+from attendre_core.cli.arguments import Parser
+from attendre_core.errors import ConfigError
+
+__all__ = ["main"]
+
+_COMMANDS = (demo, info)
+#: What shells report for a program ended by Ctrl-C, and for one whose reader went away.
+_INTERRUPTED, _READER_GONE = 130, 141
+
+
+def build_parser() -> Parser:
+    """Return the parser of the whole command line."""
+    parser = Parser(
+        prog="attendre",
+        description="Bounded memories with eviction policies for transformers over long input.",
+        epilog="'attendre COMMAND --help' explains a command and shows examples.",
+    )
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Parameters
+    ----------
+    argv
+        The words after ``attendre``; by default those that the process was started with.
+
+    Returns
+    -------
+    int
+        0 when the command did its work, 2 when it was asked for something impossible.
+    """
+    parser = build_parser()
+    try:
+        arguments = parser.parse_args(argv)
+        if not hasattr(arguments, "run"):
+            parser.print_help()
+            return 0
+        arguments.run(arguments)
+        sys.stdout.flush()
+    except ConfigError as error:
+        print(f"attendre: error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader (head, less) has closed the pipe. Python flushes stdout once more while it
+        # shuts down; let that go nowhere, so that it does not print a traceback.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _READER_GONE
+    return 0

@@ -1,0 +1,290 @@
+"""What the queries of one step did, as a policy sees it."""
+
+from __future__ import annotations
+
+from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.memory.state import NO_QUERY
+from attendre_core.ops.attention import logits_of
+from attendre_core.ops.counting import count_true
+from attendre_core.ops.selection import approximate_top_k, select_top_k
+from attendre_core.ops.softmax import masked_softmax
+
+__all__ = ["Attention"]
+
+_INFINITY = float("inf")
+
+
+class Attention:
+    """The queries of one step against all stored entries.
+
+    Nothing is computed before it is asked for, so a policy pays only for what it reads. Shapes
+    use G K/V heads with R query heads each.
+
+    Attributes
+    ----------
+    position, valid
+        (batch, queries): int32 positions of the queries, and which of them are real.
+    latest, latest_before
+        int32, (batch,): the latest query position so far, with and without this step; both
+        the same in the first step of a row.
+    """
+
+    def __init__(
+        self,
+        *,
+        query: Array,
+        key: Array,
+        position: Array,
+        valid: Array,
+        key_position: Array,
+        key_valid: Array,
+        order: Array,
+        latest_before: Array,
+        causal: bool = False,
+        top_k: int | None = None,
+        passes: int | None = None,
+        bias: Array | None = None,
+        logits: Array | None = None,
+        same_document: Array | None = None,
+    ) -> None:
+        xp = namespace_of(query)
+        self._xp = xp
+        self._query = query
+        self._key = key
+        self._key_position = key_position
+        self._key_valid = key_valid
+        self._order = order
+        self._causal = causal
+        self._top_k = top_k
+        self._passes = passes
+        self._bias = bias
+        self._logits = logits
+        self._same_document = same_document
+        # Who may attend to whom is then the real queries times the real entries ...
+        self._all_pairs = not causal and same_document is None
+        # ... and a sum of logits over queries is one product a head.
+        self._separable = self._all_pairs and bias is None and logits is None
+        self._used: Array | None = None
+        self._weights: Array | None = None
+        self._allowed: Array | None = None
+        self.position = position
+        self.valid = valid
+        present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)
+        self.latest = xp.maximum(latest_before, present)
+        self.latest_before = xp.where(latest_before == NO_QUERY, self.latest, latest_before)
+
+    @property
+    def order(self) -> Array:
+        """int32, broadcastable to `logits`: of equal logits the higher order is retrieved."""
+        return self._five_axes(self._order)
+
+    def provide(self, logits: Array) -> None:
+        """Hand in logits that were computed for the output already."""
+        self._logits = logits
+
+    @property
+    def per_head(self) -> bool:
+        """Whether scores are kept for each K/V head, (batch, G, slots)."""
+        return bool(self._key_valid.ndim == 3)
+
+    def along_slots(self, row: Array) -> Array:
+        """Shape a (batch,) array so that it meets (batch, slots) or (batch, G, slots)."""
+        return self._xp.reshape(row, (row.shape[0],) + (1,) * (self._key_valid.ndim - 1))
+
+    def along_queries(self, per_query: Array) -> Array:
+        """Shape a (batch, queries) array so that it meets `used_by_query`."""
+        batch, queries = per_query.shape
+        heads = (1,) if self.per_head else ()
+        return self._xp.reshape(per_query, (batch, *heads, queries, 1))
+
+    @property
+    def allowed(self) -> Array:
+        """Boolean, broadcastable to `logits`: the query is real and may attend to the entry."""
+        if self._allowed is None:
+            stored = self._five_axes(self._key_valid)
+            pair = self.valid[:, None, None, :, None] & stored
+            if self._causal:
+                at = self._five_axes(self._key_position)
+                pair = pair & (at <= self.position[:, None, None, :, None])
+            if self._same_document is not None:
+                pair = pair & self._same_document
+            self._allowed = pair
+        return self._allowed
+
+    @property
+    def logits(self) -> Array:
+        """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
+        if self._logits is None:
+            self._logits = logits_of(self._query, self._key)
+            if self._bias is not None:
+                self._logits = self._logits + self._bias
+        return self._logits
+
+    @property
+    def weights(self) -> Array:
+        """(batch, G, R, queries, slots): softmax over all allowed entries, not only the top K."""
+        if self._weights is None:
+            self._weights = masked_softmax(self.logits, self.allowed)
+        return self._weights
+
+    @property
+    def used(self) -> Array:
+        """Boolean, broadcastable to `logits`: the entry is in the top K of that query and head."""
+        if self._used is None:
+            if self._top_k is None or self._top_k >= self._key.shape[2]:
+                self._used = self.allowed
+            elif self._passes is None:
+                self._used = select_top_k(self.logits, self.allowed, self._top_k, self.order)
+            else:
+                self._used = approximate_top_k(self.logits, self.allowed, self._top_k, self._passes)
+        return self._used
+
+    @property
+    def seen(self) -> Array:
+        """Boolean, (batch, slots) [(batch, G, slots)]: some real query may attend to it."""
+        xp = self._xp
+        if self._same_document is not None:
+            pair = xp.any(self.allowed, axis=(2, 3))
+            return pair if self.per_head else xp.any(pair, axis=1)
+        if not self._causal:
+            return self._key_valid & self.along_slots(xp.any(self.valid, axis=-1))
+        none = xp.full_like(self.position, NO_QUERY)
+        last = xp.max(xp.where(self.valid, self.position, none), axis=-1)
+        some = self.along_slots(xp.any(self.valid, axis=-1))
+        return self._key_valid & some & (self._key_position <= self.along_slots(last))
+
+    def used_by_query(self) -> Array:
+        """Boolean, (batch, queries, slots) [(batch, G, ...)]: in the top K on any head."""
+        axes = (2,) if self.per_head else (1, 2)
+        return self._xp.any(self.used, axis=axes)
+
+    def last(self) -> Attention:
+        """Return the same view with the last valid query of the chunk alone, per row."""
+        xp = self._xp
+        number = numbers(self.valid.shape[-1], self.valid)
+        none = xp.full_like(number, -1)
+        which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)
+        is_last = number == which
+
+        def only(pairs: Array | None) -> Array | None:
+            """Take the row of the last query out of (batch, G, R, queries, slots)."""
+            if pairs is None or pairs.shape[3] == 1:
+                return pairs
+            here = is_last[:, None, None, :, None]
+            if xp.isdtype(pairs.dtype, "bool"):
+                return xp.any(pairs & here, axis=3, keepdims=True)
+            kept = xp.where(here, pairs, xp.zeros_like(pairs))
+            return xp.sum(kept, axis=3, keepdims=True, dtype=pairs.dtype)
+
+        chosen = xp.where(is_last[:, None, None, :, None], self._query, xp.zeros_like(self._query))
+        at = xp.where(is_last, self.position, xp.zeros_like(self.position))
+        return Attention(
+            query=xp.sum(chosen, axis=3, keepdims=True, dtype=chosen.dtype),
+            key=self._key,
+            position=xp.sum(at, axis=-1, keepdims=True, dtype=xp.int32),
+            valid=which >= 0,
+            key_position=self._key_position,
+            key_valid=self._key_valid,
+            order=self._order,
+            latest_before=self.latest,
+            causal=self._causal,
+            top_k=self._top_k,
+            passes=self._passes,
+            bias=None if self._logits is not None else only(self._bias),
+            logits=only(self._logits),
+            same_document=only(self._same_document),
+        )
+
+    def pool(
+        self,
+        amounts: Array,
+        *,
+        queries: str = "sum",
+        heads: str = "sum",
+        unseen: Array,
+    ) -> Array:
+        """Pool over the queries that saw an entry, then over heads.
+
+        Parameters
+        ----------
+        amounts
+            Broadcastable to `logits`.
+        queries, heads
+            ``"sum"``, ``"max"`` or ``"mean"``.
+        unseen
+            (batch, slots) [(batch, G, slots)]: returned where no real query saw the entry.
+
+        Returns
+        -------
+        array
+            (batch, slots) [(batch, G, slots)].
+        """
+        xp = self._xp
+        if queries == "max":
+            pooled = xp.max(xp.where(self.allowed, amounts, -_INFINITY), axis=3)
+            pooled = xp.where(pooled == -_INFINITY, xp.zeros_like(pooled), pooled)
+        else:
+            kept = xp.where(self.allowed, amounts, xp.zeros_like(amounts))
+            pooled = xp.sum(kept, axis=3, dtype=kept.dtype)
+            if queries == "mean":
+                pairs = count_true(self.allowed, axis=3)
+                pairs = xp.maximum(pairs, xp.ones_like(pairs))
+                pooled = pooled / xp.astype(pairs, pooled.dtype)
+        return xp.where(self.seen, self._over_heads(pooled, heads), unseen)
+
+    def sum_logits(
+        self, weight: Array | None = None, *, heads: str = "sum", unseen: Array
+    ) -> Array:
+        """Sum the logits over the queries that saw an entry, then pool over heads.
+
+        The same as `pool` of the weighted logits. Where all real queries may attend to all
+        entries it costs one vector a head instead of the whole matrix, because the sum of
+        w q.k is (sum of w q).k.
+
+        Parameters
+        ----------
+        weight
+            (batch, queries), 1 by default.
+        heads, unseen
+            As in `pool`.
+        """
+        xp = self._xp
+        if not self._all_pairs:
+            amounts = self.logits
+            if weight is not None:
+                amounts = amounts * weight[:, None, None, :, None]
+            return self.pool(amounts, queries="sum", heads=heads, unseen=unseen)
+        factor = xp.astype(self.valid, self._query.dtype)
+        if weight is not None:
+            factor = factor * weight
+        if not self._separable:
+            rows = xp.broadcast_to(
+                factor[:, None, None, None, :], (*self.logits.shape[:3], 1, factor.shape[1])
+            )
+            summed = xp.matmul(rows, self.logits)[:, :, :, 0, :]
+            return xp.where(self.seen, self._over_heads(summed, heads), unseen)
+        query = self._query * factor[:, None, None, :, None]
+        query = xp.sum(query, axis=3, dtype=query.dtype)
+        if heads == "sum":
+            query = xp.sum(query, axis=2, keepdims=True, dtype=query.dtype)
+        summed = xp.matmul(query, xp.matrix_transpose(self._key))
+        return xp.where(self.seen, self._over_heads(summed, heads), unseen)
+
+    def _over_heads(self, pooled: Array, heads: str) -> Array:
+        """Pool (batch, G, R, slots) over the heads that share one eviction decision."""
+        xp = self._xp
+        axes: tuple[int, ...] = (2,) if self.per_head else (1, 2)
+        if heads == "max":
+            return xp.max(pooled, axis=axes)
+        summed = xp.sum(pooled, axis=axes, dtype=pooled.dtype)
+        if heads == "mean":
+            count = self._query.shape[2] * (1 if self.per_head else self._query.shape[1])
+            summed = summed / count
+        return summed
+
+    def _five_axes(self, per_slot: Array) -> Array:
+        """Shape (batch, slots) or (batch, G, slots) so that it meets `logits`."""
+        xp = self._xp
+        if per_slot.ndim == 3:
+            return per_slot[:, :, None, None, :]
+        return xp.expand_dims(per_slot, axis=(1, 2, 3))

@@ -1,0 +1,290 @@
+"""The data-only memory: insert, and get everything back as a whole (paper, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+from attendre_core import checks
+from attendre_core.backend import Array, backend_of, numbers
+from attendre_core.errors import ShapeError
+from attendre_core.memory.chunk import check_flags, check_metadata
+from attendre_core.memory.insertion import (
+    Rank,
+    exchange,
+    exchange_tree,
+    plan_exchange,
+    plan_sources,
+    rank_entries,
+)
+from attendre_core.memory.rows import reorder_rows, reset_rows
+from attendre_core.memory.spec import check_policy
+from attendre_core.ops.counting import count_true, running_count
+from attendre_core.ops.selection import lowest
+from attendre_core.ops.slots import gather_slots
+from attendre_core.policies import FIFO, Policy, RandomTies
+from attendre_core.policies.base import Stored
+from attendre_core.tree import tree_leaves, tree_map
+
+__all__ = ["Data", "DataOnlyMemory", "DataOnlyState", "EvictedData"]
+
+
+class DataOnlyState(NamedTuple):
+    """Everything a `DataOnlyMemory` remembers.
+
+    Attributes
+    ----------
+    data
+        Nested arrays (batch, slots, ...).
+    position, valid, score, arrival
+        (batch, slots), as in `KeyValueState`.
+    clock
+        int32, (batch,): valid entries inserted so far.
+    """
+
+    data: Any
+    position: Array
+    valid: Array
+    score: Array
+    arrival: Array
+    clock: Array
+
+
+class Data(NamedTuple):
+    """All that a `DataOnlyMemory` holds: (batch, size, ...); only valid ones are real."""
+
+    data: Any
+    position: Array
+    valid: Array
+
+
+class EvictedData(NamedTuple):
+    """What left a `DataOnlyMemory`: (batch, seq, ...); only valid ones are real."""
+
+    data: Any
+    position: Array
+    valid: Array
+
+
+@dataclass(frozen=True)
+class DataOnlyMemory:
+    """A memory of fixed size for anything array-shaped, read as a whole.
+
+    With `FIFO` it is a delay line: it starts full of empty entries, so that a stream of full
+    chunks comes out exactly ``size`` positions late, in order.
+
+    Parameters
+    ----------
+    size
+        N: how many entries a row holds.
+    policy
+        Who goes when it is full. There are no queries here, so policies that need them rank by
+        the scores given to `insert`.
+    protect_recent, ties
+        As in `KeyValueMemory`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import attendre_core as at
+    >>> queue = at.DataOnlyMemory(size=3)
+    >>> state = queue.init((np.zeros((1, 1), dtype=np.int32),))
+    >>> out = []
+    >>> for start in (0, 2, 4):
+    ...     chunk = np.asarray([[start, start + 1]], dtype=np.int32)
+    ...     state, evicted = queue.insert(state, (chunk,))
+    ...     out += evicted.data[0][evicted.valid].tolist()
+    >>> out, queue.get_all(state).data[0].tolist()
+    ([0, 1, 2], [[3, 4, 5]])
+    """
+
+    size: int
+    policy: Policy = FIFO()
+    protect_recent: int = 0
+    ties: Literal["recency"] | RandomTies = "recency"
+
+    def __post_init__(self) -> None:
+        where = "DataOnlyMemory"
+        checks.whole_number(
+            where, "size", self.size, least=1,
+            hint="To delay nothing, leave the memory out (q_memory=None).",
+        )  # fmt: skip
+        checks.whole_number(
+            where, "protect_recent", self.protect_recent, least=0, hint="0 protects nothing."
+        )
+        check_policy(where, self.policy, self.size, self.protect_recent, self.ties)
+
+    def init(self, example: Any) -> DataOnlyState:
+        """Make an empty state.
+
+        Parameters
+        ----------
+        example
+            (Nested) arrays (batch, any, ...) that show shape, dtype, library and device.
+        """
+        where = "DataOnlyMemory.init"
+        checks.same_library(where, example)
+        leaves = list(tree_leaves(example))
+        batch = leaves[0].shape[0] if leaves[0].ndim else None
+        for leaf in leaves:
+            if leaf.ndim < 2 or leaf.shape[0] != batch or batch == 0:
+                raise ShapeError(
+                    f"{where}: an array of the example has shape {tuple(leaf.shape)}, expected "
+                    "(batch, any, ...) with the same batch of at least 1 everywhere."
+                )
+        found = backend_of(leaves[0])
+        xp, device = found.xp, found.device_of(leaves[0])
+        shape = (batch, self.size)
+
+        def zeros(kind: Any) -> Array:
+            return xp.zeros(shape, dtype=kind, device=device)
+
+        return DataOnlyState(
+            data=tree_map(
+                lambda leaf: xp.zeros((*shape, *leaf.shape[2:]), dtype=leaf.dtype, device=device),
+                example,
+            ),
+            position=zeros(xp.int32) - 1,
+            valid=zeros(xp.bool),
+            score=zeros(xp.float32),
+            arrival=zeros(xp.int32) + (numbers(self.size, leaves[0]) - self.size),
+            clock=xp.zeros((batch,), dtype=xp.int32, device=device),
+        )
+
+    def nbytes(self, example: Any) -> int:
+        """Return the bytes a state will take, before anything is allocated."""
+        total = 0
+        for leaf in tree_leaves(example):
+            each = 1
+            for length in leaf.shape[2:]:
+                each *= length
+            width = 1 if checks.dtype_name(leaf.dtype) == "bool" else _bits(leaf) // 8
+            total += leaf.shape[0] * self.size * each * width
+        batch = next(tree_leaves(example)).shape[0]
+        return int(total + batch * (self.size * (4 + 1 + 4 + 4) + 4))
+
+    def insert(
+        self,
+        state: DataOnlyState,
+        data: Any,
+        position: Array | None = None,
+        valid: Array | None = None,
+        *,
+        score: Array | None = None,
+        donate: bool = False,
+    ) -> tuple[DataOnlyState, EvictedData]:
+        """Insert a chunk and hand back what goes, lowest rank first.
+
+        Parameters
+        ----------
+        data
+            Nested as in `init`, (batch, seq, ...).
+        position
+            int32, (batch, seq); None counts on.
+        valid
+            Boolean, (batch, seq); False = padding, which never displaces anything.
+        score
+            (batch, seq): scores of the new entries, for a policy that ranks by them.
+        donate
+            The caller will not use ``state`` again.
+
+        Returns
+        -------
+        state
+            The new state.
+        evicted
+            (batch, seq, ...): for `FIFO` the oldest entries in order, empty ones first.
+        """
+        where = "DataOnlyMemory.insert"
+        xp = checks.same_library(where, tuple(state), data, position, valid, score)
+        self._check_state(where, state)
+        batch = state.valid.shape[0]
+        first = next(tree_leaves(data))
+        if first.ndim < 2:
+            raise ShapeError(
+                f"{where}: data has shape {tuple(first.shape)}, expected (batch, seq, ...)."
+            )
+        seq = first.shape[1]
+        check_metadata(where, state.data, data, (batch, seq), 2)
+        valid = check_flags(where, "valid", valid, (batch, seq), first, default=True)
+        number = running_count(valid)
+        arrival = state.clock[:, None] + number - 1
+        hint = "Give one number to each entry of each row."
+        if position is None:
+            position = arrival
+        else:
+            checks.shape(where, "position", position, "batch, seq", (batch, seq), hint)
+            position = checks.positions(where, "position", position)
+        if seq == 0:
+            return state, EvictedData(data, position, valid)
+        if score is None:
+            score = xp.zeros_like(valid, dtype=xp.float32)
+        else:
+            checks.shape(where, "score", score, "batch, seq", (batch, seq), hint)
+            checks.finite_rows(where, "score", score, valid, (0, 1))
+            score = xp.astype(score, xp.float32)
+        arrival = xp.where(valid, arrival, xp.zeros_like(arrival) - 1 - numbers(seq, arrival))
+        clock = state.clock + count_true(valid, axis=1)
+        stored = self._rank(state.score, state.position, state.valid, state.arrival, clock)
+        offered = self._rank(score, position, valid, arrival, clock)
+        plan = plan_exchange(stored, offered)
+        new = {"position": position, "valid": valid, "score": score, "arrival": arrival}
+        sources = plan_sources(plan, self.size)
+        after: dict[str, Array] = {}
+        out: dict[str, Array] = {}
+        for name, array in new.items():
+            after[name], out[name] = exchange(
+                getattr(state, name), array, plan, axis=1, donate=donate, sources=sources
+            )
+        kept, gone = exchange_tree(state.data, data, plan, axis=1, donate=donate, sources=sources)
+        rank = self._rank(out["score"], out["position"], out["valid"], out["arrival"], clock)
+        order = lowest(rank.primary, rank.order, seq)
+        evicted = EvictedData(
+            data=tree_map(lambda leaf: gather_slots(leaf, order, axis=1), gone),
+            position=gather_slots(out["position"], order, axis=1),
+            valid=gather_slots(out["valid"], order, axis=1),
+        )
+        return DataOnlyState(data=kept, clock=clock, **after), evicted
+
+    def get_all(self, state: DataOnlyState) -> Data:
+        """Return everything that is held, oldest first, empty entries before all others."""
+        self._check_state("DataOnlyMemory.get_all", state)
+        order = lowest(None, state.arrival, self.size)
+        return Data(
+            data=tree_map(lambda leaf: gather_slots(leaf, order, axis=1), state.data),
+            position=gather_slots(state.position, order, axis=1),
+            valid=gather_slots(state.valid, order, axis=1),
+        )
+
+    def reset(self, state: DataOnlyState, rows: Array) -> DataOnlyState:
+        """Empty single rows; ``rows`` is boolean, (batch,)."""
+        self._check_state("DataOnlyMemory.reset", state)
+        return reset_rows("DataOnlyMemory.reset", state, self.init(state.data), rows)
+
+    def reorder(self, state: DataOnlyState, index: Array) -> DataOnlyState:
+        """Take row ``index[i]`` as row i; ``index`` is integer, (new batch,)."""
+        self._check_state("DataOnlyMemory.reorder", state)
+        return reorder_rows("DataOnlyMemory.reorder", state, index)
+
+    def _rank(
+        self, score: Array, position: Array, valid: Array, arrival: Array, clock: Array
+    ) -> Rank:
+        never = valid & ~valid
+        return rank_entries(
+            self.policy,
+            Stored(score, position, valid, arrival, never, never),
+            clock=clock,
+            protect_recent=self.protect_recent,
+            ties=self.ties,
+        )
+
+    def _check_state(self, where: str, state: DataOnlyState) -> None:
+        record = (None, self.size)
+        fields = {"position": record, "valid": record, "score": record}
+        checks.belongs(where, state, DataOnlyState, fields, self)
+
+
+def _bits(array: Array) -> int:
+    xp = backend_of(array).xp
+    info = xp.finfo if xp.isdtype(array.dtype, "real floating") else xp.iinfo
+    return int(info(array.dtype).bits)

@@ -1,0 +1,189 @@
+"""One insertion into a key-value memory, from ranking to what is handed back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attendre_core.backend import Array, backend_of
+from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.memory.chunk import NewEntries
+from attendre_core.memory.insertion import (
+    Plan,
+    Rank,
+    exchange,
+    exchange_tree,
+    plan_exchange,
+    plan_room,
+    plan_sources,
+    rank_entries,
+)
+from attendre_core.memory.state import EvictedEntries, KeyValueState, empty_like, grown
+from attendre_core.ops.counting import count_true
+from attendre_core.ops.slots import exchange_slots
+from attendre_core.policies.base import Stored
+
+if TYPE_CHECKING:
+    from attendre_core.memory.key_value import KeyValueMemory
+
+__all__ = ["clear_room", "insert_competing", "insert_visible", "stored_of"]
+
+_RECORDS = ("position", "valid", "score", "arrival", "pinned", "observed")
+
+
+def stored_of(state: KeyValueState) -> Stored:
+    """Return what a policy may know about a state."""
+    return Stored(
+        state.score, state.position, state.valid, state.arrival, state.pinned, state.observed
+    )
+
+
+def insert_competing(
+    memory: KeyValueMemory, state: KeyValueState, new: NewEntries, donate: bool
+) -> tuple[KeyValueState, EvictedEntries]:
+    """Let new entries compete at once: they may be refused (the paper's order)."""
+    stored = stored_of(state)
+    new = _with_scores(memory, new, stored)
+    offered = Stored(new.score, new.position, new.enter, new.arrival, new.pinned, new.observed)
+    plan = plan_exchange(_rank(memory, stored, new.clock), _rank(memory, offered, new.clock))
+    return _carry_out(state, new, plan, state.clock, donate)
+
+
+def insert_visible(
+    memory: KeyValueMemory, state: KeyValueState, new: NewEntries, donate: bool
+) -> tuple[KeyValueState, EvictedEntries]:
+    """Cut the chunks before down to the size and let the new chunk in whole."""
+    room, count = state.key.shape[2] - memory.size, new.valid.shape[-1]
+    if room == 0:
+        state = grown(state, count)
+        room, donate = count, True
+    if count > room:
+        raise ConfigError(
+            f"KeyValueMemory.insert: the chunk has {count} entries, but this state was made for "
+            f"chunks of at most {room}. Make it with init(..., chunk={count}), or insert the "
+            "chunk in parts."
+        )
+    if count < room:
+        new = new.padded(_nothing(state, room - count))
+    stored = stored_of(state)
+    plan = plan_room(_rank(memory, stored, state.clock), room, new.count > 0)
+    xp = backend_of(state.key).xp
+    survives, _ = exchange_slots(
+        state.valid, plan.slot, xp.zeros_like(plan.write), plan.write, axis=state.valid.ndim - 1
+    )
+    new = _with_scores(memory, new, stored._replace(valid=survives))
+    new = new.cleared(plan.slot, state.key.shape[2])
+    return _carry_out(state, new, plan, state.chunk_start, donate)
+
+
+def clear_room(
+    memory: KeyValueMemory, state: KeyValueState
+) -> tuple[KeyValueState, EvictedEntries]:
+    """Cut a state down to the size of the memory and hand back what goes."""
+    xp = backend_of(state.key).xp
+    room = state.key.shape[2] - memory.size
+    nothing = _nothing(state, room)
+    if room == 0:
+        return state, EvictedEntries(
+            xp.permute_dims(nothing.key, (0, 2, 1, 3)),
+            xp.permute_dims(nothing.value, (0, 2, 1, 3)),
+            nothing.position,
+            nothing.valid,
+            nothing.aux,
+            nothing.score,
+            nothing.arrival,
+        )
+    everywhere = xp.ones_like(state.clock) > 0
+    plan = plan_room(_rank(memory, stored_of(state), state.clock), room, everywhere)
+    nothing = nothing.cleared(plan.slot, state.key.shape[2])
+    return _carry_out(state, nothing, plan, state.chunk_start, False)
+
+
+def _rank(memory: KeyValueMemory, entries: Stored, clock: Array) -> Rank:
+    return rank_entries(
+        memory.policy,
+        entries,
+        clock=clock,
+        protect_recent=memory.protect_recent,
+        ties=memory.ties,
+    )
+
+
+def _with_scores(memory: KeyValueMemory, new: NewEntries, stored: Stored) -> NewEntries:
+    """Give new entries the policy's initial score, unless the caller gave them one."""
+    if new.scored:
+        return new
+    xp = backend_of(stored.score).xp
+    expected = tuple(stored.score.shape[:-1])
+    count = xp.broadcast_to(
+        xp.reshape(new.count, new.count.shape + (1,) * (len(expected) - 1)), expected
+    )
+    start = memory.policy.enter(stored, count)
+    if tuple(start.shape) != expected:
+        raise ShapeError(
+            f"{type(memory.policy).__name__}.enter: returned shape {tuple(start.shape)}, "
+            f"expected {expected}. Return one score for each row."
+        )
+    start = xp.astype(start, stored.score.dtype)
+    return new._replace(score=xp.broadcast_to(start[..., None], new.score.shape))
+
+
+def _carry_out(
+    state: KeyValueState, new: NewEntries, plan: Plan, since: Array, donate: bool
+) -> tuple[KeyValueState, EvictedEntries]:
+    """Exchange slots with new entries as planned.
+
+    ``since``, (batch,), is the clock before the chunk whose entries count as refused.
+    """
+    xp = backend_of(state.key).xp
+    after: dict[str, Any] = {}
+    out: dict[str, Any] = {}
+    axis = state.valid.ndim - 1
+    sources = plan_sources(plan, state.key.shape[2])
+    for name in ("key", "value", *_RECORDS):
+        after[name], out[name] = exchange(
+            getattr(state, name),
+            getattr(new, name),
+            plan,
+            axis=2 if name in ("key", "value") else axis,
+            donate=donate,
+            sources=sources,
+        )
+    after["aux"], out_aux = exchange_tree(
+        state.aux, new.aux, plan, axis=axis, donate=donate, sources=sources
+    )
+    gone = out["valid"]
+    late = out["arrival"] >= xp.reshape(since, since.shape + (1,) * (gone.ndim - 1))
+    axes = tuple(range(1, gone.ndim))
+    evictions = state.evictions + count_true(gone, axis=axes)
+    refusals = state.refusals + count_true(gone & late, axis=axes)
+    moved = new.count > 0
+    state = KeyValueState(
+        **after,
+        clock=new.clock,
+        latest_query=state.latest_query,
+        chunk_start=xp.where(moved, state.clock, state.chunk_start),
+        evictions=evictions,
+        refusals=refusals,
+    )
+    return state, EvictedEntries(
+        key=xp.permute_dims(out["key"], (0, 2, 1, 3)),
+        value=xp.permute_dims(out["value"], (0, 2, 1, 3)),
+        position=out["position"],
+        valid=gone,
+        aux=out_aux,
+        score=out["score"],
+        arrival=out["arrival"],
+    )
+
+
+def _nothing(state: KeyValueState, count: int) -> NewEntries:
+    """Return padding entries, as many as asked for."""
+    empty = empty_like(state, slots=count)
+    xp = backend_of(state.key).xp
+    return NewEntries(
+        **{name: getattr(empty, name) for name in ("key", "value", *_RECORDS, "aux")},
+        enter=empty.valid,
+        count=xp.zeros_like(state.clock),
+        clock=state.clock,
+        scored=True,
+    )

@@ -1,0 +1,209 @@
+"""Who stays and who goes when new entries meet a memory of fixed size.
+
+::
+
+    slots    | 7 | 3 | . | 9 |     four slots, one empty          rank: (protected?, priority,
+    new      | a   b   c |         three new entries, b refused          order of arrival)
+
+    lowest slots, worst first   .  3  7
+    new entries, best first     a  c  b        pair by pair: does the new one rank higher?
+    admitted                    a→.  c→3  b✗
+
+    slots    | 7 | c | a | 9 |     evicted | . | b | 3 |   entry i hands back what it displaced,
+                                                          or itself when it is refused
+
+The slots of the kept entries never move. One pass over the scores ranks them; keys and values
+are touched only where something is written.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.ops.selection import lowest
+from attendre_core.ops.slots import exchange_slots, gather_slots, slot_sources
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.ties import RandomTies, tie_order
+from attendre_core.tree import tree_map
+
+__all__ = ["Plan", "Rank", "exchange", "plan_exchange", "plan_room", "plan_sources", "rank_entries"]
+
+
+class Rank(NamedTuple):
+    """Compared first by ``primary``, then by ``order``; both (..., n), lower = goes first."""
+
+    primary: Array
+    order: Array
+
+
+class Plan(NamedTuple):
+    """Which slot each pair exchanges with.
+
+    Attributes
+    ----------
+    slot
+        (..., pairs): the slot.
+    write
+        Boolean, (..., pairs): the new entry of this pair goes into the slot.
+    source
+        (..., pairs): which new entry it is; None when pair i is entry i.
+    rest
+        (..., count - pairs): new entries beyond the number of slots; None when there are none.
+    """
+
+    slot: Array
+    write: Array
+    source: Array | None
+    rest: Array | None
+
+
+def rank_entries(
+    policy: Policy,
+    stored: Stored,
+    *,
+    clock: Array,
+    protect_recent: int,
+    ties: str | RandomTies,
+) -> Rank:
+    """Rank entries: empty < ordinary by priority < recent < pinned and sinks.
+
+    Parameters
+    ----------
+    clock
+        int32, (batch,): entries counted so far, those that arrive now included.
+    """
+    xp = namespace_of(stored.score)
+    priority = policy.priority(stored)
+    order = stored.arrival
+    bound = float(xp.finfo(stored.score.dtype).max)
+    if priority is None:
+        primary = xp.zeros_like(stored.score)
+    else:
+        # Below both tiers of protection; a priority that is NaN ranks last.
+        primary = xp.where(priority <= 0.5 * bound, priority, 0.5 * bound)
+        primary = xp.where(priority >= -0.5 * bound, primary, -0.5 * bound)
+        order = tie_order(ties, order)
+    if protect_recent:
+        first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (order.ndim - 1))
+        recent = stored.arrival >= first
+        primary = xp.where(recent, bound, primary)
+        order = xp.where(recent, stored.arrival, order)
+    pinned = stored.pinned
+    if policy.sinks:
+        pinned = pinned | ((stored.arrival < policy.sinks) & (stored.arrival >= 0))
+    primary = xp.where(pinned, float("inf"), primary)
+    order = xp.where(pinned, stored.arrival, order)
+    primary = xp.where(stored.valid, primary, -float("inf"))
+    return Rank(primary, xp.where(stored.valid, order, stored.arrival))
+
+
+def plan_exchange(stored: Rank, new: Rank) -> Plan:
+    """Pair the lowest slots with the best new entries and admit those that rank higher."""
+    xp = namespace_of(stored.primary)
+    count, slots = new.order.shape[-1], stored.order.shape[-1]
+    pairs = min(count, slots)
+    worst = lowest(stored.primary, stored.order, pairs)
+    best = xp.flip(lowest(new.primary, new.order, count), axis=-1)
+    source = best[..., :pairs]
+    old = _rank_at(stored, worst)
+    come = _rank_at(new, source)
+    higher = (come.primary > old.primary) | (
+        (come.primary == old.primary) & (come.order > old.order)
+    )
+    write = higher & (come.primary > -float("inf"))
+    if count > slots:
+        return Plan(worst, write, source, best[..., pairs:])
+    back = xp.argsort(source, axis=-1, stable=True)
+    return Plan(
+        xp.take_along_axis(worst, back, axis=-1),
+        xp.take_along_axis(write, back, axis=-1),
+        None,
+        None,
+    )
+
+
+def plan_room(stored: Rank, count: int, active: Array) -> Plan:
+    """Clear the lowest ``count`` slots of the active rows, whatever comes."""
+    xp = namespace_of(stored.primary)
+    slot = lowest(stored.primary, stored.order, count)
+    active = xp.reshape(active, active.shape + (1,) * (slot.ndim - 1))
+    return Plan(slot, xp.broadcast_to(active, slot.shape), None, None)
+
+
+def plan_sources(plan: Plan, slots: int) -> tuple[Array, Array] | None:
+    """Prepare a plan for many arrays, where the generic op would work it out for each."""
+    if kernel("exchange_slots", plan.slot) is not None:
+        return None
+    return slot_sources(plan.slot, plan.write, slots)
+
+
+def exchange(
+    array: Array,
+    new: Array,
+    plan: Plan,
+    *,
+    axis: int,
+    donate: bool = False,
+    sources: tuple[Array, Array] | None = None,
+) -> tuple[Array, Array]:
+    """Carry out a plan on one array.
+
+    Parameters
+    ----------
+    array
+        (lead..., slots, rest...), slots on ``axis``.
+    new
+        (lead..., count, rest...).
+
+    Returns
+    -------
+    array
+        After the exchange.
+    evicted
+        (lead..., count, rest...): what was displaced, and what was refused.
+    """
+    xp = namespace_of(array)
+    offered = new if plan.source is None else gather_slots(new, plan.source, axis=axis)
+    after, displaced = exchange_slots(
+        array, plan.slot, offered, plan.write, axis=axis, donate=donate, sources=sources
+    )
+    shape = plan.write.shape[:-1] + (1,) * (axis + 1 - plan.write.ndim) + plan.write.shape[-1:]
+    written = xp.reshape(plan.write, shape + (1,) * (array.ndim - axis - 1))
+    evicted = xp.where(written, displaced, offered)
+    if plan.rest is not None:
+        evicted = xp.concat([evicted, gather_slots(new, plan.rest, axis=axis)], axis=axis)
+    return after, evicted
+
+
+def exchange_tree(
+    tree: object,
+    new: object,
+    plan: Plan,
+    *,
+    axis: int,
+    donate: bool = False,
+    sources: tuple[Array, Array] | None = None,
+) -> tuple[object, object]:
+    """Carry out a plan on every array of a nested structure."""
+    both = tree_map(
+        lambda a, n: _Pair(exchange(a, n, plan, axis=axis, donate=donate, sources=sources)),
+        tree,
+        new,
+    )
+    return tree_map(lambda pair: pair.parts[0], both), tree_map(lambda pair: pair.parts[1], both)
+
+
+class _Pair:
+    """Two results that travel through a tree as one leaf."""
+
+    def __init__(self, parts: tuple[Array, Array]) -> None:
+        self.parts = parts
+
+
+def _rank_at(rank: Rank, index: Array) -> Rank:
+    xp = namespace_of(rank.primary)
+    return Rank(
+        xp.take_along_axis(rank.primary, index, axis=-1),
+        xp.take_along_axis(rank.order, index, axis=-1),
+    )

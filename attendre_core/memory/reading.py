@@ -1,0 +1,238 @@
+"""Attention over a key-value memory: dense, by threshold, or gathered."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attendre_core import checks
+from attendre_core.backend import Array, backend_of, numbers
+from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.memory.attention import Attention
+from attendre_core.memory.chunk import check_flags
+from attendre_core.memory.state import KeyValueState, RetrievedEntries
+from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
+from attendre_core.ops.selection import lowest
+from attendre_core.ops.slots import gather_slots
+from attendre_core.ops.softmax import masked_softmax
+from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.tree import tree_map
+
+__all__ = ["Reading", "attend_dense", "attend_gathered", "attend_selected", "gather_top_k", "read"]
+
+
+class Reading(NamedTuple):
+    """Queries in the memory's layout, ready to attend.
+
+    ``encoded`` holds queries and keys in the precision of the logits, with their positions
+    applied; queries that may not be used are zeros. ``view`` is cut off from gradients.
+    """
+
+    encoded: Encoded
+    value: Array
+    valid: Array
+    broken: Array
+    view: Attention
+    dtype: Any
+
+    def restore(self, output: Array) -> Array:
+        """Bring (batch, G, R, queries, dim) back to (batch, queries, heads, dim)."""
+        xp = backend_of(output).xp
+        output = ungrouped(output)
+        output = xp.where(self.valid[:, :, None, None], output, xp.zeros_like(output))
+        output = xp.where(self.broken[:, :, None, None], float("nan"), output)
+        return xp.astype(output, self.dtype)
+
+
+def read(
+    where: str,
+    state: KeyValueState,
+    query: Array,
+    position: Array | None,
+    valid: Array | None,
+    *,
+    scale: float | None,
+    causal: bool,
+    top_k: int | None,
+    passes: int | None,
+    encoding: Encoding | None = None,
+    encoding_params: Any = None,
+    document: Array | None = None,
+    key_document: Array | None = None,
+    key_sorted: bool = False,
+) -> Reading:
+    """Check the queries and bring them into the memory's layout."""
+    found = backend_of(state.key)
+    xp = found.xp
+    batch, heads, _, dim = state.key.shape
+    checks.shape(
+        where, "query", query, "batch, queries, heads, head_dim", (batch, None, None, dim),
+        "Split the heads before attending.",
+    )  # fmt: skip
+    if query.shape[2] % heads or not query.shape[2]:
+        raise ShapeError(
+            f"{where}: query has {query.shape[2]} heads, expected a multiple of the memory's "
+            f"{heads} K/V heads. Each K/V head serves the same number of query heads."
+        )
+    checks.same_dtype(where, "query", query, state.key.dtype)
+    count = query.shape[1]
+    valid = check_flags(where, "valid", valid, (batch, count), query, default=True)
+    if position is None:
+        position = state.clock[:, None] - count + numbers(count, query)
+    else:
+        checks.shape(
+            where, "position", position, "batch, queries", (batch, count),
+            "Give one number to each query of each row.",
+        )  # fmt: skip
+        position = checks.positions(where, "position", position)
+    finite = checks.finite_rows(where, "query", query, valid, (0, 1))
+    usable = valid & finite
+    # Half precision would overflow in a sum of logits: products are made in float32.
+    exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
+    rows = xp.astype(grouped(query, heads), exact) * (dim**-0.5 if scale is None else scale)
+    rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
+    key = xp.astype(state.key, exact)
+    encoded = Encoded(rows, key)
+    if encoding is not None:
+        pairing = Pairing(position, usable, state.position, state.valid, key_sorted)
+        encoded = encoding.encode(rows, key, pairing, encoding_params)
+    same = _same_document(where, document, key_document, (batch, count))
+
+    def cut(array: Array | None) -> Array | None:
+        return None if array is None else found.stop_gradient(array)
+
+    view = Attention(
+        query=cut(encoded.query),
+        key=cut(encoded.key),
+        position=position,
+        valid=usable,
+        key_position=state.position,
+        key_valid=state.valid,
+        order=state.arrival,
+        latest_before=state.latest_query,
+        causal=causal,
+        top_k=top_k,
+        passes=passes,
+        bias=cut(encoded.bias),
+        logits=cut(encoded.logits),
+        same_document=same,
+    )
+    value = xp.astype(state.value, exact)
+    return Reading(encoded, value, usable, valid & ~finite, view, query.dtype)
+
+
+def attend_dense(reading: Reading) -> Array:
+    """Attend to every allowed entry."""
+    encoded = reading.encoded
+    if encoded.bias is None and encoded.logits is None:
+        return attention(encoded.query, encoded.key, reading.value, reading.view.allowed)
+    return mix(masked_softmax(_logits(reading), reading.view.allowed), reading.value)
+
+
+def attend_selected(reading: Reading) -> Array:
+    """Attend to the top K, found by a threshold on the logits and never gathered."""
+    return mix(masked_softmax(_logits(reading), reading.view.used), reading.value)
+
+
+def attend_gathered(reading: Reading, top_k: int) -> Array:
+    """Attend to the top K, gathered for every query and head as in the paper."""
+    xp = backend_of(reading.value).xp
+    index, allowed = _top_indices(reading.view, top_k)
+    value = _gathered(reading.value, index)
+    encoded = reading.encoded
+    if encoded.logits is not None:
+        logits = xp.take_along_axis(encoded.logits, index, axis=-1)
+    else:
+        key = _gathered(encoded.key, index)
+        logits = xp.sum(encoded.query[..., None, :] * key, axis=-1, dtype=key.dtype)
+        if encoded.bias is not None:
+            bias = xp.broadcast_to(encoded.bias, reading.view.logits.shape)
+            logits = logits + xp.take_along_axis(bias, index, axis=-1)
+    weights = masked_softmax(logits, allowed)
+    return xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype)
+
+
+def _logits(reading: Reading) -> Array:
+    """Compute the logits once, for the output and for the policy."""
+    encoded = reading.encoded
+    if encoded.logits is not None:
+        return encoded.logits
+    logits = logits_of(encoded.query, encoded.key)
+    if encoded.bias is not None:
+        logits = logits + encoded.bias
+    reading.view.provide(backend_of(logits).stop_gradient(logits))
+    return logits
+
+
+def _same_document(
+    where: str, document: Array | None, key_document: Array | None, expected: tuple[int, int]
+) -> Array | None:
+    """Compare document ids, (batch, 1 or G, 1, queries, slots); None when there are none."""
+    if document is None:
+        return None
+    if key_document is None:
+        raise ConfigError(
+            f"{where}: document ids were given for the queries, but the entries have none. Insert "
+            "them as aux={'document': ids} and make the state with such an example."
+        )
+    checks.shape(
+        where, "document", document, "batch, queries", expected, "Give one id to each query."
+    )
+    keys = key_document
+    keys = keys[:, None, None, None, :] if keys.ndim == 2 else keys[:, :, None, None, :]
+    return document[:, None, None, :, None] == keys
+
+
+def gather_top_k(reading: Reading, state: KeyValueState, top_k: int) -> RetrievedEntries:
+    """Gather what each query and head retrieves, best first."""
+    xp = backend_of(state.key).xp
+    batch, heads, group, count, _ = reading.encoded.query.shape
+    index, allowed = _top_indices(reading.view, top_k)
+    similarity = xp.take_along_axis(reading.view.logits, index, axis=-1)
+    per_head = state.valid.ndim == 3
+
+    def public(x: Array) -> Array:
+        """(batch, G, R, queries, K, ...) to (batch, queries, heads, K, ...)."""
+        rest = tuple(range(4, x.ndim))
+        x = xp.permute_dims(x, (0, 3, 1, 2, *rest))
+        return xp.reshape(x, (batch, count, heads * group, *x.shape[4:]))
+
+    def cleaned(x: Array) -> Array:
+        flags = xp.reshape(allowed, allowed.shape + (1,) * (x.ndim - allowed.ndim))
+        return public(xp.where(flags, x, xp.zeros_like(x)))
+
+    def record(x: Array) -> Array:
+        """Gather from (batch, slots, ...) or (batch, G, slots, ...)."""
+        if not per_head:
+            x = xp.broadcast_to(x[:, None, ...], (batch, heads, *x.shape[1:]))
+        return _gathered(x, index)
+
+    none = xp.full_like(index, -1)
+    at = record(state.position)
+    return RetrievedEntries(
+        key=cleaned(_gathered(state.key, index)),
+        value=cleaned(_gathered(state.value, index)),
+        similarity=public(xp.where(allowed, similarity, -float("inf"))),
+        position=public(xp.where(allowed, at, xp.full_like(at, -1))),
+        valid=public(allowed),
+        index=public(xp.where(allowed, index, none)),
+        aux=tree_map(lambda leaf: cleaned(record(leaf)), state.aux),
+    )
+
+
+def _top_indices(view: Attention, top_k: int) -> tuple[Array, Array]:
+    """Return the slots of the top K, (batch, G, R, queries, K), best first, and which are real."""
+    xp = backend_of(view.logits).xp
+    logits = view.logits
+    allowed = xp.broadcast_to(view.allowed, logits.shape)
+    upside_down = xp.where(allowed, -logits, float("inf"))
+    index = lowest(upside_down, xp.broadcast_to(-view.order, logits.shape), top_k)
+    return index, xp.take_along_axis(allowed, index, axis=-1)
+
+
+def _gathered(array: Array, index: Array) -> Array:
+    """Gather (batch, G, slots, ...) by (batch, G, R, queries, K)."""
+    xp = backend_of(array).xp
+    batch, heads, group, count, k = index.shape
+    flat = xp.reshape(index, (batch, heads, group * count * k))
+    taken = gather_slots(array, flat, axis=2)
+    return xp.reshape(taken, (batch, heads, group, count, k, *array.shape[3:]))

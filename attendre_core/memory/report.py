@@ -1,0 +1,73 @@
+"""What a memory holds and how it behaved, in numbers to read."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+
+from attendre_core.backend import Array, backend_of
+from attendre_core.errors import FrozenMemoryWarning
+from attendre_core.memory.state import KeyValueState
+from attendre_core.tree import tree_leaves
+
+__all__ = ["MemoryReport", "report_of", "warn_if_frozen"]
+
+#: Below this share of admitted new entries a memory counts as freezing.
+FROZEN_BELOW = 0.5
+
+
+@dataclass(frozen=True)
+class MemoryReport:
+    """One memory after some steps; the tuples have one number a batch row.
+
+    Attributes
+    ----------
+    slots
+        Slots of a row.
+    used
+        Slots that hold an entry (of the first K/V head, if evicted per head).
+    inserted
+        Valid entries inserted so far.
+    evicted
+        Entries evicted so far, refused ones included.
+    admitted_share
+        Of the new entries that met a full memory, the share that got in; 1 if none did.
+    nbytes
+        Bytes of the whole state.
+    """
+
+    slots: int
+    used: tuple[int, ...]
+    inserted: tuple[int, ...]
+    evicted: tuple[int, ...]
+    admitted_share: tuple[float, ...]
+    nbytes: int
+
+
+def warn_if_frozen(shares: tuple[float, ...], threshold: float, stacklevel: int) -> None:
+    """Warn when a row admits less than the threshold."""
+    low = min(shares, default=1.0)
+    if low < threshold:
+        warnings.warn(
+            f"the memory admits only {low:.0%} of the new entries that meet it full "
+            f"(below {threshold:.0%}): it is freezing into the beginning of the input. Lower "
+            "sigmas in InitialScore (0 or negative), or use QuantileScore or QuotaScore.",
+            FrozenMemoryWarning,
+            stacklevel=stacklevel,
+        )
+
+
+def report_of(state: KeyValueState, shares: Array) -> MemoryReport:
+    """Read a state; ``shares`` are the admitted shares of its rows."""
+    to_numpy = backend_of(state.key).to_numpy
+    valid = to_numpy(state.valid)
+    if valid.ndim == 3:
+        valid = valid[:, 0]
+    return MemoryReport(
+        slots=int(state.key.shape[2]),
+        used=tuple(int(n) for n in valid.sum(axis=-1)),
+        inserted=tuple(int(n) for n in to_numpy(state.clock)),
+        evicted=tuple(int(n) for n in to_numpy(state.evictions)),
+        admitted_share=tuple(float(s) for s in to_numpy(shares)),
+        nbytes=sum(int(to_numpy(leaf).nbytes) for leaf in tree_leaves(tuple(state))),
+    )

@@ -1,0 +1,188 @@
+"""The arrays of a key-value memory: what it carries from step to step, and what it hands out."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attendre_core import checks
+from attendre_core.backend import Array, Namespace, backend_of, numbers
+from attendre_core.tree import tree_map
+
+__all__ = [
+    "Entries",
+    "EvictedEntries",
+    "KeyValueState",
+    "RetrievedEntries",
+    "empty_like",
+    "empty_state",
+    "grown",
+]
+
+#: The latest query position of a row before its first query.
+NO_QUERY = -(2**31)
+
+
+class KeyValueState(NamedTuple):
+    """Everything a `KeyValueMemory` remembers.
+
+    With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots).
+
+    Attributes
+    ----------
+    key, value
+        (batch, kv_heads, slots, dim): laid out for attention.
+    position
+        int32, (batch, slots): original position; -1 in an empty slot.
+    valid
+        Boolean, (batch, slots): the slot holds an entry.
+    score
+        (batch, slots): float32 (float64 for float64 keys); higher = keep.
+    arrival
+        int32, (batch, slots): number of the entry within its row; negative in an empty slot.
+    pinned, observed
+        Boolean, (batch, slots): never evicted; seen by some query already.
+    aux
+        Whatever else travels with the entries: None or nested arrays (batch, slots, ...).
+    clock
+        int32, (batch,): valid entries inserted so far.
+    latest_query
+        int32, (batch,): the latest position of a query so far.
+    chunk_start
+        int32, (batch,): the clock before the chunk inserted last.
+    evictions, refusals
+        int32, (batch,): entries evicted so far, and how many of them never got in.
+    """
+
+    key: Array
+    value: Array
+    position: Array
+    valid: Array
+    score: Array
+    arrival: Array
+    pinned: Array
+    observed: Array
+    aux: Any
+    clock: Array
+    latest_query: Array
+    chunk_start: Array
+    evictions: Array
+    refusals: Array
+
+
+class Entries(NamedTuple):
+    """The stored entries, for people who look inside: (batch, slots, kv_heads, dim)."""
+
+    key: Array
+    value: Array
+    position: Array
+    valid: Array
+    score: Array
+    arrival: Array
+    pinned: Array
+    aux: Any
+
+
+class EvictedEntries(NamedTuple):
+    """What left the memory: displaced and refused entries; only valid ones are real.
+
+    ``key`` and ``value`` are (batch, seq, kv_heads, dim), the others (batch, seq, ...); with
+    ``per_head=True`` the others are (batch, kv_heads, seq, ...). ``score`` is what the entry was
+    worth when it went, ``arrival`` its number within the row.
+    """
+
+    key: Array
+    value: Array
+    position: Array
+    valid: Array
+    aux: Any
+    score: Array
+    arrival: Array
+
+
+class RetrievedEntries(NamedTuple):
+    """The top K of every query and head, best first; only valid ones are real.
+
+    ``key`` and ``value`` are (batch, queries, heads, K, dim); ``similarity`` (the scaled logit),
+    ``position``, ``valid`` and ``index`` (the slot) are (batch, queries, heads, K); the arrays of
+    ``aux`` are (batch, queries, heads, K, ...).
+    """
+
+    key: Array
+    value: Array
+    similarity: Array
+    position: Array
+    valid: Array
+    index: Array
+    aux: Any
+
+
+def empty_state(
+    xp: Namespace,
+    batch: int,
+    heads: int,
+    slots: int,
+    head_dim: int,
+    value_dim: int,
+    dtype: Any,
+    device: Any,
+    per_head: bool,
+    aux: Any,
+) -> KeyValueState:
+    """Make a state with nothing in it; ``aux`` shows shape and dtype of the metadata."""
+    record = (batch, heads, slots) if per_head else (batch, slots)
+    score = xp.float64 if checks.dtype_name(dtype) == "float64" else xp.float32
+    number = xp.arange(slots, dtype=xp.int32, device=device) - slots
+
+    def zeros(shape: tuple[int, ...], kind: Any) -> Array:
+        return xp.zeros(shape, dtype=kind, device=device)
+
+    return KeyValueState(
+        key=zeros((batch, heads, slots, head_dim), dtype),
+        value=zeros((batch, heads, slots, value_dim), dtype),
+        position=zeros(record, xp.int32) - 1,
+        valid=zeros(record, xp.bool),
+        score=zeros(record, score),
+        arrival=zeros(record, xp.int32) + number,
+        pinned=zeros(record, xp.bool),
+        observed=zeros(record, xp.bool),
+        aux=tree_map(lambda leaf: zeros((*record, *leaf.shape[2:]), leaf.dtype), aux),
+        clock=zeros((batch,), xp.int32),
+        latest_query=zeros((batch,), xp.int32) + NO_QUERY,
+        chunk_start=zeros((batch,), xp.int32),
+        evictions=zeros((batch,), xp.int32),
+        refusals=zeros((batch,), xp.int32),
+    )
+
+
+def empty_like(state: KeyValueState, slots: int | None = None) -> KeyValueState:
+    """Make an empty state of the same kind, with as many slots or with another number."""
+    found = backend_of(state.key)
+    batch, heads, own_slots, head_dim = state.key.shape
+    per_head = state.valid.ndim == 3
+    example = tree_map(lambda leaf: leaf[:, 0, ...], state.aux) if per_head else state.aux
+    return empty_state(
+        found.xp, batch, heads, own_slots if slots is None else slots, head_dim,
+        state.value.shape[3], state.key.dtype, found.device_of(state.key), per_head, example,
+    )  # fmt: skip
+
+
+def grown(state: KeyValueState, count: int) -> KeyValueState:
+    """Add empty slots behind the others."""
+    xp = backend_of(state.key).xp
+    more = empty_like(state, slots=count)
+    shift = numbers(count, state.arrival) - (state.key.shape[2] + count)
+    more = more._replace(arrival=xp.zeros_like(more.arrival) + shift)
+    axis = state.valid.ndim - 1
+
+    def joined(name: str, at: int) -> Array:
+        return xp.concat([getattr(state, name), getattr(more, name)], axis=at)
+
+    return state._replace(
+        key=joined("key", 2),
+        value=joined("value", 2),
+        aux=tree_map(lambda a, b: xp.concat([a, b], axis=axis), state.aux, more.aux),
+        **{
+            name: joined(name, axis)
+            for name in ("position", "valid", "score", "arrival", "pinned", "observed")
+        },
+    )

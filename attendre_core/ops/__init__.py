@@ -1,0 +1,34 @@
+"""What the array-API standard lacks and a memory needs.
+
+Each op has a generic version in standard functions alone. A backend may bring a faster kernel
+of the same name (`attendre_core.backend.Backend.kernels`); `attendre_core.force_generic` turns
+the kernels off.
+"""
+
+from attendre_core.ops.attention import attention
+from attendre_core.ops.branches import when
+from attendre_core.ops.counting import count_true, running_count
+from attendre_core.ops.selection import (
+    approximate_top_k,
+    kth_largest,
+    lowest,
+    select_top_k,
+    top_k,
+)
+from attendre_core.ops.slots import exchange_slots, gather_slots
+from attendre_core.ops.softmax import masked_softmax
+
+__all__ = [
+    "approximate_top_k",
+    "attention",
+    "count_true",
+    "exchange_slots",
+    "gather_slots",
+    "kth_largest",
+    "lowest",
+    "masked_softmax",
+    "running_count",
+    "select_top_k",
+    "top_k",
+    "when",
+]

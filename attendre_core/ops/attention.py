@@ -1,0 +1,109 @@
+"""Dense attention in the layout of a memory: K/V heads, query heads of each, queries."""
+
+from __future__ import annotations
+
+from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.ops.softmax import masked_softmax
+
+__all__ = ["attention", "grouped", "logits_of", "mix", "ungrouped"]
+
+
+def grouped(query: Array, kv_heads: int) -> Array:
+    """Sort query heads under their K/V heads.
+
+    Parameters
+    ----------
+    query
+        (batch, queries, heads, head_dim); query head h belongs to K/V head h // (heads / G).
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, head_dim).
+    """
+    xp = namespace_of(query)
+    batch, count, heads, dim = query.shape
+    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))
+    return xp.permute_dims(rows, (0, 2, 3, 1, 4))
+
+
+def ungrouped(output: Array) -> Array:
+    """Bring (batch, kv_heads, group, queries, dim) back to (batch, queries, heads, dim)."""
+    xp = namespace_of(output)
+    batch, heads, group, count, dim = output.shape
+    return xp.reshape(xp.permute_dims(output, (0, 3, 1, 2, 4)), (batch, count, heads * group, dim))
+
+
+def logits_of(query: Array, key: Array) -> Array:
+    """Multiply every query with every key of its K/V head.
+
+    Parameters
+    ----------
+    query
+        (batch, kv_heads, group, queries, head_dim), already scaled.
+    key
+        (batch, kv_heads, slots, head_dim).
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, slots).
+    """
+    xp = namespace_of(query, key)
+    batch, heads, group, count, dim = query.shape
+    rows = xp.reshape(query, (batch, heads, group * count, dim))
+    flat = xp.matmul(rows, xp.matrix_transpose(key))
+    return xp.reshape(flat, (batch, heads, group, count, key.shape[2]))
+
+
+def mix(weights: Array, value: Array) -> Array:
+    """Add the values up by their weights.
+
+    Parameters
+    ----------
+    weights
+        (batch, kv_heads, group, queries, slots).
+    value
+        (batch, kv_heads, slots, value_dim).
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, value_dim).
+    """
+    xp = namespace_of(weights, value)
+    batch, heads, group, count, slots = weights.shape
+    flat = xp.matmul(xp.reshape(weights, (batch, heads, group * count, slots)), value)
+    return xp.reshape(flat, (batch, heads, group, count, value.shape[3]))
+
+
+def attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
+    """Softmax attention over everything allowed; zeros where nothing is.
+
+    Parameters
+    ----------
+    query
+        (batch, kv_heads, group, queries, head_dim), already scaled.
+    key, value
+        (batch, kv_heads, slots, dim).
+    allowed
+        Boolean, broadcastable to (batch, kv_heads, group, queries, slots).
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, value_dim).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> q, k = np.zeros((1, 1, 1, 1, 2)), np.zeros((1, 1, 2, 2))
+    >>> v = np.asarray([[[[1.0], [3.0]]]])
+    >>> attention(q, k, v, np.ones((1, 1, 1, 1, 2), dtype=bool)).tolist()
+    [[[[[2.0]]]]]
+    """
+    fast = kernel("attention", query)
+    if fast is not None:
+        return fast(query, key, value, allowed)
+    weights = masked_softmax(logits_of(query, key), allowed)
+    return mix(weights, value)

@@ -1,0 +1,32 @@
+"""Compute only what is needed, where the library lets us look or branch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from attendre_core.backend import Array, backend_of, kernel
+
+__all__ = ["when"]
+
+
+def when(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
+    """Return ``compute()``, or ``otherwise()`` of the same shape when it is not needed.
+
+    Eager code looks, a backend with a branching kernel branches; compiled code without one
+    computes, which is always right.
+
+    Parameters
+    ----------
+    needed
+        Boolean array without axes.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> when(np.asarray(False), lambda: np.ones(2), lambda: np.zeros(2)).tolist()
+    [0.0, 0.0]
+    """
+    if backend_of(needed).is_concrete(needed):
+        return compute() if bool(needed) else otherwise()
+    branch = kernel("branch", needed)
+    return compute() if branch is None else branch(needed, compute, otherwise)

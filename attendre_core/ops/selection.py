@@ -1,0 +1,199 @@
+"""Select by rank, with ties broken by an explicit order, the same on every library.
+
+The library functions for top-k break ties each in its own way, so none is used for a decision
+unless its keys are made unique first.
+"""
+
+from __future__ import annotations
+
+from math import ceil, log2
+
+from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
+from attendre_core.ops.counting import count_true
+
+__all__ = ["approximate_top_k", "kth_largest", "lowest", "select_top_k", "top_k"]
+
+_INFINITY = float("inf")
+
+
+def lowest(primary: Array | None, order: Array, count: int) -> Array:
+    """Rank along the last axis and return the indices of the lowest, lowest first.
+
+    Parameters
+    ----------
+    primary
+        Real floating, (..., n), without NaN; None ranks by ``order`` alone.
+    order
+        int32, (..., n), all different within a row: decides where ``primary`` is equal.
+    count
+        How many, at most n.
+
+    Returns
+    -------
+    array
+        Integer indices, (..., count).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> score, age = np.asarray([2.0, 1.0, 1.0, 3.0]), np.asarray([0, 5, 4, 1], dtype=np.int32)
+    >>> lowest(score, age, 3).tolist()
+    [2, 1, 0]
+    """
+    fast = kernel("lowest", order)
+    if fast is not None:
+        return fast(primary, order, count)
+    xp = namespace_of(primary, order)
+    by_order = xp.argsort(order, axis=-1, stable=True)
+    if primary is None:
+        return by_order[..., :count]
+    ranked = xp.take_along_axis(primary, by_order, axis=-1)
+    by_primary = xp.argsort(ranked, axis=-1, stable=True)
+    return xp.take_along_axis(by_order, by_primary[..., :count], axis=-1)
+
+
+def top_k(x: Array, k: int, order: Array | None = None) -> tuple[Array, Array]:
+    """Stable top-k: the k largest along the last axis, largest first.
+
+    Parameters
+    ----------
+    x
+        Real floating, (..., n), without NaN.
+    k
+        How many, at most n.
+    order
+        int32, (..., n), all different within a row: of equal values the one with the *higher*
+        order comes first. By default the lower index comes first.
+
+    Returns
+    -------
+    values, indices
+        Each (..., k).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> top_k(np.asarray([1.0, 2.0, 2.0, 0.0]), 2)[1].tolist()
+    [1, 2]
+    """
+    xp = namespace_of(x, order)
+    if order is None:
+        tie = xp.broadcast_to(numbers(x.shape[-1], x), x.shape)
+    else:
+        tie = xp.broadcast_to(-order, x.shape)
+    indices = lowest(-x, tie, k)
+    return xp.take_along_axis(x, indices, axis=-1), indices
+
+
+def kth_largest(x: Array, k: int) -> Array:
+    """Return the k-th largest value along the last axis, as (..., 1).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> kth_largest(np.asarray([1.0, 3.0, 2.0]), 2).tolist()
+    [2.0]
+    """
+    fast = kernel("kth_largest", x)
+    if fast is not None:
+        return fast(x, k)
+    xp = namespace_of(x)
+    place = x.shape[-1] - k
+    return xp.sort(x, axis=-1)[..., place : place + 1]
+
+
+def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
+    """Mark the k largest allowed entries of each row, exactly, without gathering anything.
+
+    The k-th value is the threshold; if more entries than fit are equal to it, those with the
+    higher order win, which is what `top_k` does too.
+
+    Parameters
+    ----------
+    logits
+        Real floating, (..., n).
+    allowed
+        Boolean, broadcastable to ``logits``.
+    order
+        int32, broadcastable to ``logits``, all different within a row.
+
+    Returns
+    -------
+    array
+        Boolean, shaped as ``logits``: True for min(k, number allowed) entries of a row.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, yes = np.asarray([[1.0, 2.0, 2.0, 9.0]]), np.asarray([[True, True, True, False]])
+    >>> select_top_k(x, yes, 1, np.asarray([[0, 1, 2, 3]], dtype=np.int32)).tolist()
+    [[False, False, True, False]]
+    """
+    xp = namespace_of(logits, allowed, order)
+    if k >= logits.shape[-1]:
+        return xp.broadcast_to(allowed, logits.shape)
+    masked = xp.where(allowed, logits, -_INFINITY)
+    threshold = kth_largest(masked, k)
+    above = masked > threshold
+    tied = (masked == threshold) & allowed
+    wanted = k - count_true(above, axis=-1, keepdims=True)
+    surplus = count_true(tied, axis=-1, keepdims=True) > wanted
+    if backend_of(logits).is_concrete(logits) and not bool(xp.any(surplus)):
+        return above | tied
+    return above | (tied & (_recency(order) < _tie_cut(tied, wanted, _recency(order))))
+
+
+def _recency(order: Array) -> Array:
+    """Return the rank of each entry of a row, the highest order being 0."""
+    xp = namespace_of(order)
+    newest_first = xp.argsort(-order, axis=-1, stable=True)
+    return xp.astype(xp.argsort(newest_first, axis=-1, stable=True), xp.int32)
+
+
+def _tie_cut(tied: Array, wanted: Array, recency: Array) -> Array:
+    """Find by bisection how many of the most recent entries hold the wanted number of ties."""
+    xp = namespace_of(tied)
+    low = xp.zeros_like(wanted)
+    high = xp.full_like(wanted, tied.shape[-1])
+    for _ in range(ceil(log2(tied.shape[-1] + 1))):
+        middle = (low + high) // 2
+        count = count_true(tied & (recency < middle), axis=-1, keepdims=True)
+        enough = count >= wanted
+        high = xp.where(enough, middle, high)
+        low = xp.where(enough, low, middle + 1)
+    return high
+
+
+def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Array:
+    """Mark at most k of the largest allowed entries of each row, cheaply.
+
+    A threshold is found by a fixed number of bisection steps between the smallest and the
+    largest allowed value. Everything marked belongs to the exact top k, so the recall of a row
+    is the number marked divided by min(k, number allowed), and can be counted at no cost. After
+    p passes only entries within 2**-p of the row's range above the k-th value can be missed.
+    When more than k entries share the highest value, all of them are marked.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, yes = np.asarray([[1.0, 2.0, 4.0, 8.0]]), np.ones((1, 4), dtype=bool)
+    >>> approximate_top_k(x, yes, 2, 12).tolist()
+    [[False, False, True, True]]
+    """
+    xp = namespace_of(logits, allowed)
+    if k >= logits.shape[-1]:
+        return xp.broadcast_to(allowed, logits.shape)
+    masked = xp.where(allowed, logits, -_INFINITY)
+    some = xp.any(allowed, axis=-1, keepdims=True)
+    low = xp.min(xp.where(allowed, logits, _INFINITY), axis=-1, keepdims=True)
+    low = xp.where(some, low, xp.zeros_like(low))
+    high = xp.max(masked, axis=-1, keepdims=True)
+    high = xp.where(some, high, xp.zeros_like(high))
+    few = count_true(masked >= low, axis=-1, keepdims=True) <= k
+    # ``high`` only moves to places where at most k entries lie at or above it.
+    for _ in range(passes):
+        middle = low + (high - low) * 0.5
+        enough = count_true(masked >= middle, axis=-1, keepdims=True) <= k
+        high = xp.where(enough & ~few, middle, high)
+        low = xp.where(enough | few, low, middle)
+    return allowed & (masked >= xp.where(few, low, high))

@@ -1,0 +1,37 @@
+"""Eviction policies: one rule a file (paper, section 3.1)."""
+
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.fifo import FIFO
+from attendre_core.policies.initial_score import (
+    AnyInitial,
+    ConstantScore,
+    InitialScore,
+    QuantileScore,
+    QuotaScore,
+)
+from attendre_core.policies.lfa import LFA
+from attendre_core.policies.lfu import LFU
+from attendre_core.policies.lra import LRA
+from attendre_core.policies.lru import LRU
+from attendre_core.policies.scores import Clip, Shift
+from attendre_core.policies.sink import AttentionSink
+from attendre_core.policies.ties import RandomTies
+
+__all__ = [
+    "FIFO",
+    "LFA",
+    "LFU",
+    "LRA",
+    "LRU",
+    "AnyInitial",
+    "AttentionSink",
+    "Clip",
+    "ConstantScore",
+    "InitialScore",
+    "Policy",
+    "QuantileScore",
+    "QuotaScore",
+    "RandomTies",
+    "Shift",
+    "Stored",
+]

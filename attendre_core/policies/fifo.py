@@ -1,0 +1,31 @@
+"""FIFO: the oldest entry goes first (paper, section 3.1; Memorizing Transformer)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.policies.base import Policy, Stored
+
+__all__ = ["FIFO"]
+
+
+@dataclass(frozen=True)
+class FIFO(Policy):
+    """First in, first out: a sliding window over the input.
+
+    Laws: equal to `AttentionSink` with no sinks; the same whatever the chunk length.
+
+    Examples
+    --------
+    >>> FIFO() == FIFO()
+    True
+    """
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return 0: no score is needed."""
+        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+
+    def priority(self, stored: Stored) -> None:
+        """Compare arrival alone."""
+        return None

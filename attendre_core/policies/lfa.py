@@ -1,0 +1,99 @@
+"""LFA: the entry with the least attention over all steps, decayed, goes first (section 3.1)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.errors import ConfigError
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.scores import ScoreTransform, check_score, transformed
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["LFA"]
+
+
+@dataclass(frozen=True)
+class LFA(Policy):
+    """Least frequently attended: attention summed over all steps, with exponential decay.
+
+    In each step A <- A * exp(decay * (i'max - imax)) + sum of s * exp(decay * (i - imax)), where
+    i is a query's position, imax the latest position so far and i'max that of the step before.
+
+    Parameters
+    ----------
+    decay
+        The paper's lambda: 0 sums for ever, 1e-3 forgets over about a thousand positions.
+    initial
+        Score of new entries: where the sum starts; it decays with it.
+    score
+        What is summed: see `attendre_core.policies.scores`. Sums of logits are mostly negative
+        on real models, and decay lifts a negative sum: old entries then rise.
+    heads
+        Pooling over heads after the sum over queries.
+    hold
+        Entries later than every query so far keep their score (see `LRA`).
+    start
+        ``"sum"``: the initial score is the start of the sum. ``"replace"``: the first
+        observation replaces it.
+
+    Notes
+    -----
+    Laws: the same whatever the chunk length while nothing is evicted and new entries enter at
+    0; what is evicted stays the same under a * logit, a > 0.
+
+    Examples
+    --------
+    >>> LFA(decay=0.0).decay
+    0.0
+    """
+
+    decay: float = 1e-3
+    initial: AnyInitial = InitialScore()
+    score: ScoreTransform = "logits"
+    heads: Literal["sum", "max", "mean"] = "sum"
+    hold: bool = False
+    start: Literal["sum", "replace"] = "sum"
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.decay) and self.decay >= 0):
+            raise ConfigError(
+                f"LFA: decay is {self.decay}, expected 0 (no decay) or a small positive number "
+                "such as 1e-3."
+            )
+        if self.heads not in ("sum", "max", "mean"):
+            raise ConfigError(f"LFA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
+        if self.start not in ("sum", "replace"):
+            raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
+        check_score("LFA", self.score)
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return the initial score."""
+        return self.initial.score(stored, count)
+
+    def observe(self, stored: Stored, attention: Attention) -> Array:
+        """Decay the sums so far and add the decayed attention of this step's queries."""
+        xp = namespace_of(stored.score)
+        past = stored.score
+        if self.start == "replace":
+            past = xp.where(stored.observed, past, xp.zeros_like(past))
+        weight = None
+        if self.decay != 0:
+            dtype = stored.score.dtype
+            age = xp.astype(attention.latest_before - attention.latest, dtype)
+            past = past * attention.along_slots(xp.exp(self.decay * age))
+            age = xp.astype(attention.position - attention.latest[:, None], dtype)
+            age = xp.where(attention.valid, age, xp.zeros_like(age))
+            weight = xp.exp(self.decay * age)
+        nothing = xp.zeros_like(past)
+        if self.score == "logits":
+            return past + attention.sum_logits(weight, heads=self.heads, unseen=nothing)
+        amounts = transformed(self.score, attention)
+        if weight is not None:
+            amounts = amounts * weight[:, None, None, :, None]
+        return past + attention.pool(amounts, queries="sum", heads=self.heads, unseen=nothing)

@@ -1,0 +1,46 @@
+"""LFU: the entry that was used least often goes first (paper, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.ops.counting import count_true
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["LFU"]
+
+
+@dataclass(frozen=True)
+class LFU(Policy):
+    """Least frequently used: the score counts the queries that retrieved the entry so far.
+
+    A query counts once, however many of its heads have the entry in their top K.
+
+    Parameters
+    ----------
+    initial
+        Score of new entries, where counting starts.
+
+    Examples
+    --------
+    >>> LFU(initial=InitialScore(sigmas=0.0))
+    LFU(initial=InitialScore(sigmas=0.0))
+    """
+
+    initial: AnyInitial = InitialScore()
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return the initial score."""
+        return self.initial.score(stored, count)
+
+    def observe(self, stored: Stored, attention: Attention) -> Array:
+        """Add the number of queries of this step that used each entry."""
+        xp = namespace_of(stored.score)
+        times = count_true(attention.used_by_query(), axis=-2)
+        return stored.score + xp.astype(times, stored.score.dtype)

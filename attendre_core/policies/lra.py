@@ -1,0 +1,78 @@
+"""LRA: the entry that this step's queries attended to least goes first (paper, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from attendre_core.backend import Array
+from attendre_core.errors import ConfigError
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.scores import ScoreTransform, check_score, transformed
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["LRA"]
+
+
+@dataclass(frozen=True)
+class LRA(Policy):
+    """Least recently attended: the score is the attention of the latest chunk's queries.
+
+    Parameters
+    ----------
+    pool
+        Over the queries of the step: only the ``"last"`` valid one, ``"max"``, ``"sum"`` or
+        ``"mean"`` of all valid ones.
+    initial
+        Score of new entries. The paper uses 2 sigmas for last, 1.5 for max and sum on PaLM 2.
+    score
+        What counts: see `attendre_core.policies.scores`.
+    heads
+        Pooling over heads, after that over queries: ``"sum"``, ``"max"`` or ``"mean"``. None
+        is max for ``pool="max"`` and sum otherwise.
+    hold
+        Entries later than every query so far keep their score. With a Q memory new entries are
+        first seen by old queries; holding keeps these from judging them. Not in the paper.
+
+    Notes
+    -----
+    Laws: what is evicted stays the same under a * logit + b, a > 0 (with logits as scores);
+    last, max and sum are one at a chunk length of 1 with one head.
+
+    Examples
+    --------
+    >>> LRA(pool="max").heads is None
+    True
+    """
+
+    pool: Literal["last", "max", "sum", "mean"] = "last"
+    initial: AnyInitial = InitialScore()
+    score: ScoreTransform = "logits"
+    heads: Literal["sum", "max", "mean"] | None = None
+    hold: bool = False
+
+    def __post_init__(self) -> None:
+        if self.pool not in ("last", "max", "sum", "mean"):
+            raise ConfigError(
+                f"LRA: pool is {self.pool!r}, expected 'last', 'max', 'sum' or 'mean'."
+            )
+        if self.heads not in (None, "sum", "max", "mean"):
+            raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
+        check_score("LRA", self.score)
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return the initial score."""
+        return self.initial.score(stored, count)
+
+    def observe(self, stored: Stored, attention: Attention) -> Array:
+        """Return the pooled attention of this step's queries."""
+        view = attention.last() if self.pool == "last" else attention
+        queries = "sum" if self.pool == "last" else self.pool
+        heads = self.heads or ("max" if self.pool == "max" else "sum")
+        if self.score == "logits" and queries == "sum":
+            return view.sum_logits(heads=heads, unseen=stored.score)
+        amounts = transformed(self.score, view)
+        return view.pool(amounts, queries=queries, heads=heads, unseen=stored.score)

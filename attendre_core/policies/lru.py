@@ -1,0 +1,53 @@
+"""LRU: the entry whose last use is longest ago goes first (paper, section 3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["LRU"]
+
+
+@dataclass(frozen=True)
+class LRU(Policy):
+    """Least recently used: the score is the position of the last query that retrieved it.
+
+    An entry is used by a query when it is in that query's top K on any head; with no top K,
+    every entry that a query may attend to is used.
+
+    Parameters
+    ----------
+    initial
+        Score of new entries.
+
+    Notes
+    -----
+    Scores are float32, so positions beyond 16,777,216 are no longer told apart one by one.
+
+    Examples
+    --------
+    >>> LRU().initial
+    InitialScore(sigmas=1.0)
+    """
+
+    initial: AnyInitial = InitialScore()
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return the initial score."""
+        return self.initial.score(stored, count)
+
+    def observe(self, stored: Stored, attention: Attention) -> Array:
+        """Return the position of the last query that used each entry, or the score it has."""
+        xp = namespace_of(stored.score)
+        used = attention.used_by_query()
+        position = xp.astype(attention.position, stored.score.dtype)
+        position = attention.along_queries(position)
+        latest = xp.max(xp.where(used, position, -float("inf")), axis=-2)
+        return xp.where(xp.any(used, axis=-2), latest, stored.score)

@@ -1,0 +1,103 @@
+"""From a logit to what a policy adds up (paper, section 3.1, footnote on normalisation).
+
+``"logits"`` is the paper's choice: the logit after scale, position and bias. The others exist
+because stored sums of logits are often negative, and decay pulls a negative sum *up*, so that
+with `LFA` old entries rise instead of fading; a shift, a clip or a softmax repairs that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Bring every logit into [low, high] before it counts.
+
+    Examples
+    --------
+    >>> Clip(0.0, 5.0)
+    Clip(low=0.0, high=5.0)
+    """
+
+    low: float = 0.0
+    high: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.low <= self.high:
+            raise ConfigError(
+                f"Clip: low is {self.low} and high {self.high}, expected low <= high."
+            )
+
+    def __call__(self, attention: Attention) -> Array:
+        """Return the clipped logits, shaped as ``attention.logits``."""
+        logits = attention.logits
+        xp = namespace_of(logits)
+        logits = xp.where(logits < self.low, self.low, logits)
+        return xp.where(logits > self.high, self.high, logits)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """Add a constant to every logit, or lift each query's logits so that the lowest is 0.
+
+    Parameters
+    ----------
+    by
+        A number, or ``"min"``: subtract the minimum over the allowed entries of that query
+        and head.
+
+    Examples
+    --------
+    >>> Shift("min")
+    Shift(by='min')
+    """
+
+    by: float | Literal["min"] = "min"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.by, str):
+            if self.by != "min":
+                raise ConfigError(f"Shift: by is {self.by!r}, expected a number or 'min'.")
+        elif not math.isfinite(self.by):
+            raise ConfigError(f"Shift: by is {self.by}, expected a finite number or 'min'.")
+
+    def __call__(self, attention: Attention) -> Array:
+        """Return the shifted logits, shaped as ``attention.logits``."""
+        logits = attention.logits
+        if not isinstance(self.by, str):
+            return logits + self.by
+        xp = namespace_of(logits)
+        lowest = xp.min(xp.where(attention.allowed, logits, math.inf), axis=-1, keepdims=True)
+        return logits - xp.where(lowest == math.inf, xp.zeros_like(lowest), lowest)
+
+
+ScoreTransform = Literal["logits", "softmax"] | Clip | Shift
+
+
+def check_score(where: str, score: ScoreTransform) -> None:
+    """Refuse a score transform that is neither a known word nor callable."""
+    if score not in ("logits", "softmax") and not callable(score):
+        raise ConfigError(
+            f"{where}: score is {score!r}, expected 'logits', 'softmax', Clip(...), Shift(...) "
+            "or a function of the Attention view."
+        )
+
+
+def transformed(score: ScoreTransform, attention: Attention) -> Array:
+    """Return what counts for each query and entry, (batch, kv_heads, group, queries, slots)."""
+    if score == "logits":
+        return attention.logits
+    if score == "softmax":
+        return attention.weights
+    return score(attention)

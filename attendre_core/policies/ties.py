@@ -1,0 +1,45 @@
+"""Who goes when two entries are worth the same (the paper says: at random)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from attendre_core.backend import Array, namespace_of
+
+__all__ = ["RandomTies", "tie_order"]
+
+
+@dataclass(frozen=True)
+class RandomTies:
+    """Break ties in an order that looks random but is fixed by a seed.
+
+    The order depends on the seed and on how many entries of the row came before, so it is the
+    same on every backend, for every batch row and whatever the padding.
+
+    Examples
+    --------
+    >>> RandomTies(seed=7)
+    RandomTies(seed=7)
+    """
+
+    seed: int = 0
+
+    def order(self, arrival: Array) -> Array:
+        """Scramble arrival numbers one-to-one; negative ones (empty slots) stay as they are."""
+        xp = namespace_of(arrival)
+        known = xp.where(arrival < 0, xp.zeros_like(arrival), arrival)
+        left = xp.bitwise_and(xp.bitwise_right_shift(known, 15), 0x7FFF)
+        right = xp.bitwise_and(known, 0x7FFF)
+        state = (self.seed * 7919 + 12345) % 32749
+        # A Feistel network on two halves of 15 bits: one-to-one, and no product leaves int32.
+        for _ in range(6):
+            state = (state * 16381 + 1013) % 32749
+            noise = (right * (state | 1) + state) % 32749
+            left, right = right, xp.bitwise_xor(left, xp.bitwise_and(noise, 0x7FFF))
+        mixed = xp.bitwise_or(xp.bitwise_left_shift(left, 15), right)
+        return xp.where(arrival < 0, arrival, mixed)
+
+
+def tie_order(ties: str | RandomTies, arrival: Array) -> Array:
+    """Return the order in which equal entries go, lowest first: all different within a row."""
+    return ties.order(arrival) if isinstance(ties, RandomTies) else arrival

@@ -1,0 +1,55 @@
+"""ALiBi: the farther, the less."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attendre_core.backend import Array, backend_of
+from attendre_core.positions.base import Encoded, Encoding, Pairing
+
+__all__ = ["ALiBi", "alibi_slopes"]
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Return the slope of each head.
+
+    A geometric series for a power of two; for other numbers of heads, that of the next lower
+    power, then every other one of the next higher.
+
+    Examples
+    --------
+    >>> alibi_slopes(2), len(alibi_slopes(12))
+    ([0.0625, 0.00390625], 12)
+    """
+    power = 2 ** math.floor(math.log2(heads))
+    slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
+    more = [2.0 ** (-4.0 * (i + 1) / power) for i in range(2 * power)]
+    return slopes + more[0::2][: heads - power]
+
+
+@dataclass(frozen=True)
+class ALiBi(Encoding):
+    """Subtract slope times distance from the logits, in both directions alike.
+
+    Examples
+    --------
+    >>> ALiBi()
+    ALiBi()
+    """
+
+    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+        """Compute the bias of every pair."""
+        found = backend_of(query)
+        xp = found.xp
+        heads, group = query.shape[1], query.shape[2]
+        slopes = xp.reshape(
+            xp.asarray(
+                alibi_slopes(heads * group), dtype=query.dtype, device=found.device_of(query)
+            ),
+            (1, heads, group, 1, 1),
+        )
+        at = pairing.key_place[:, :, None, None, :]
+        distance = xp.abs(pairing.query_place[..., None] - at)
+        return Encoded(query, key, bias=-slopes * xp.astype(distance, query.dtype))

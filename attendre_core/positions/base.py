@@ -1,0 +1,97 @@
+"""The contract between attention over a memory and a position scheme.
+
+Keys are stored un-rotated with their original positions; a scheme is applied when they are
+attended to, so eviction never changes what a position means.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from attendre_core.backend import Array
+
+__all__ = ["Encoded", "Encoding", "Pairing"]
+
+
+class Pairing(NamedTuple):
+    """Where queries and keys stand.
+
+    Attributes
+    ----------
+    query_position, query_valid
+        (batch, queries); positions also (batch, kv_heads, queries), if they differ by head.
+    key_position, key_valid
+        (batch, slots), or (batch, kv_heads, slots) for eviction per head.
+    key_sorted
+        The keys stand in the order of their positions, empty slots last, and the positions may
+        be read.
+    """
+
+    query_position: Array
+    query_valid: Array
+    key_position: Array
+    key_valid: Array
+    key_sorted: bool = False
+
+    @property
+    def query_place(self) -> Array:
+        """Positions of the queries, (batch, 1 or kv_heads, 1, queries)."""
+        at = self.query_position
+        return at[:, None, None, :] if at.ndim == 2 else at[:, :, None, :]
+
+    @property
+    def key_place(self) -> Array:
+        """Positions of the keys, (batch, 1 or kv_heads, slots)."""
+        at = self.key_position
+        return at[:, None, :] if at.ndim == 2 else at
+
+
+class Encoded(NamedTuple):
+    """What a scheme makes of queries and keys.
+
+    Attributes
+    ----------
+    query
+        (batch, kv_heads, group, queries, head_dim): to be multiplied with ``key``.
+    key
+        (batch, kv_heads, slots, head_dim).
+    bias
+        Added to the logits: None, or broadcastable to (batch, kv_heads, group, queries, slots).
+    logits
+        The logits themselves, for schemes that are no product of the two; else None.
+    """
+
+    query: Array
+    key: Array
+    bias: Array | None = None
+    logits: Array | None = None
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """Base of the position schemes; as it stands it knows no positions.
+
+    Laws a scheme must obey: the logit of a pair depends on that pair alone (for `InCache` also
+    on how many entries lie between), never on the slot; it is the same for a key in a memory
+    and in full attention.
+    """
+
+    @property
+    def wants_sorted(self) -> bool:
+        """Whether it pays to hand the keys over sorted by position, where that can be used."""
+        return False
+
+    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+        """Apply the scheme.
+
+        Parameters
+        ----------
+        query
+            (batch, kv_heads, group, queries, head_dim), scaled.
+        key
+            (batch, kv_heads, slots, head_dim), as stored.
+        params
+            Learned arrays of the scheme, if it has any.
+        """
+        return Encoded(query, key)

@@ -1,0 +1,64 @@
+"""Learned absolute positions (BERT): added to the input, not to attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from attendre_core.backend import Array, backend_of
+from attendre_core.errors import ConfigError
+from attendre_core.positions.base import Encoding
+
+__all__ = ["LearnedPositions"]
+
+
+@dataclass(frozen=True)
+class LearnedPositions(Encoding):
+    """A table of vectors, one a position, that the model adds to its input.
+
+    Attention itself then knows no positions. A table ends; ``beyond`` says what a longer input
+    gets.
+
+    Parameters
+    ----------
+    length
+        Rows of the table.
+    beyond
+        ``"last"``: the last row again; ``"wrap"``: from the start again.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> table = np.asarray([[0.0], [1.0], [2.0]])
+    >>> LearnedPositions(3).embed(table, np.asarray([1, 7])).tolist()
+    [[1.0], [2.0]]
+    """
+
+    length: int
+    beyond: Literal["last", "wrap"] = "last"
+
+    def __post_init__(self) -> None:
+        if self.length < 1 or self.beyond not in ("last", "wrap"):
+            raise ConfigError(
+                f"LearnedPositions: length is {self.length} and beyond {self.beyond!r}, expected "
+                "at least one row, and 'last' or 'wrap'."
+            )
+
+    def embed(self, table: Array, position: Array) -> Array:
+        """Look positions up: (length, dim) and (...) give (..., dim)."""
+        xp = backend_of(table).xp
+        if tuple(table.shape[:1]) != (self.length,):
+            raise ConfigError(
+                f"LearnedPositions: the table has shape {tuple(table.shape)}, expected "
+                f"({self.length}, dim)."
+            )
+        if self.beyond == "wrap":
+            row = position % self.length
+        else:
+            row = xp.where(
+                position < self.length, position, xp.full_like(position, self.length - 1)
+            )
+            row = xp.where(row < 0, xp.zeros_like(row), row)
+        shape: tuple[Any, ...] = tuple(position.shape)
+        flat = xp.astype(xp.reshape(row, (-1,)), xp.int32)
+        return xp.reshape(xp.take(table, flat, axis=0), (*shape, *table.shape[1:]))

@@ -1,0 +1,110 @@
+"""T5's bucketed relative bias."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from attendre_core.backend import Array, backend_of
+from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.positions.base import Encoded, Encoding, Pairing
+
+__all__ = ["T5Bias", "bucket_of"]
+
+
+def bucket_of(offset: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
+    """Return the bucket of a key that stands ``offset`` positions after its query.
+
+    Half of the buckets (of each direction) hold one distance each, the rest grow
+    logarithmically up to ``max_distance``; everything farther shares the last one.
+
+    Examples
+    --------
+    >>> [bucket_of(d, 32, 128, True) for d in (0, -1, 1, -20, 500)]
+    [0, 1, 17, 10, 31]
+    """
+    start = 0
+    if bidirectional:
+        buckets //= 2
+        start = buckets if offset > 0 else 0
+        distance = abs(offset)
+    else:
+        distance = max(-offset, 0)
+    exact = buckets // 2
+    if distance < exact:
+        return start + distance
+    # The public formula is evaluated in single precision; a distance on a boundary is exact.
+    ratio = math.log(distance / exact) / math.log(max_distance / exact)
+    grown = exact + math.floor(ratio * (buckets - exact) + 1e-6)
+    return start + min(grown, buckets - 1)
+
+
+@dataclass(frozen=True)
+class T5Bias(Encoding):
+    """Add a learned number that depends on the bucket of the distance and on the head.
+
+    The table, (buckets, heads), is passed as the parameters of the encoding.
+
+    Parameters
+    ----------
+    buckets, max_distance
+        32 and 128 in T5.
+    bidirectional
+        True in encoders, False in decoders.
+
+    Examples
+    --------
+    >>> T5Bias().buckets
+    32
+    """
+
+    buckets: int = 32
+    max_distance: int = 128
+    bidirectional: bool = True
+
+    def __post_init__(self) -> None:
+        per_side = self.buckets // 2 if self.bidirectional else self.buckets
+        if per_side < 2 or self.max_distance <= per_side // 2:
+            raise ConfigError(
+                f"T5Bias: {self.buckets} buckets up to distance {self.max_distance} leave no room "
+                "for growing ones. T5 uses 32 buckets and a distance of 128."
+            )
+        # Worked out once, outside of what is compiled; no field, so equality stays by value.
+        by_offset = tuple(
+            bucket_of(offset, self.buckets, self.max_distance, self.bidirectional)
+            for offset in range(-self.max_distance, self.max_distance + 1)
+        )
+        object.__setattr__(self, "_by_offset", by_offset)
+
+    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+        """Look the bias of every pair up."""
+        found = backend_of(query)
+        xp, device = found.xp, found.device_of(query)
+        heads, group = query.shape[1], query.shape[2]
+        expected = (self.buckets, heads * group)
+        if params is None or tuple(params.shape) != expected:
+            given = "nothing" if params is None else f"shape {tuple(params.shape)}"
+            raise ShapeError(
+                f"T5Bias: the table is {given}, expected (buckets, heads) = {expected}. Pass it "
+                "as encoding_params."
+            )
+        order: tuple[int, ...] = self._by_offset  # type: ignore[attr-defined]
+        by_offset = xp.take(params, xp.asarray(order, dtype=xp.int32, device=device), axis=0)
+        offset = pairing.key_place[:, :, None, :] - pairing.query_place[:, :, 0, :, None]
+        far = xp.full_like(offset, self.max_distance)
+        offset = xp.minimum(xp.maximum(offset, -far), far) + self.max_distance
+        return Encoded(query, key, bias=_looked_up(by_offset, offset, heads, group))
+
+
+def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array:
+    """Turn (offsets, heads) and (batch, 1 or G, queries, slots) into a bias of five axes."""
+    xp = backend_of(by_offset).xp
+    batch, sides, queries, slots = offset.shape
+    flat = xp.astype(xp.reshape(offset, (batch * sides * queries * slots,)), xp.int32)
+    picked = xp.take(by_offset, flat, axis=0)
+    picked = xp.reshape(picked, (batch, sides, queries, slots, heads, group))
+    if sides == 1:
+        return xp.permute_dims(picked[:, 0, ...], (0, 3, 4, 1, 2))
+    own = [picked[:, g, :, :, g, :] for g in range(sides)]
+    return xp.permute_dims(xp.stack(own, axis=1), (0, 1, 4, 2, 3))

@@ -1,0 +1,125 @@
+"""Stretch RoPE beyond the length a model was trained on."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from attendre_core.errors import ConfigError
+
+__all__ = ["NTK", "Interpolation", "Scaling", "YaRN"]
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Positional interpolation: all positions divided by ``factor``.
+
+    Examples
+    --------
+    >>> Interpolation(2.0).frequencies([1.0, 0.1], 10000.0, 4)
+    [0.5, 0.05]
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _factor("Interpolation", self.factor)
+
+    def frequencies(self, plain: list[float], base: float, dim: int) -> list[float]:
+        """Return the frequencies to use instead of the plain ones."""
+        return [f / self.factor for f in plain]
+
+    @property
+    def temperature(self) -> float:
+        """Multiplies queries and keys."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class NTK:
+    """NTK-aware scaling: a larger base, so that slow rotations stretch and fast ones do not.
+
+    Examples
+    --------
+    >>> NTK(2.0).temperature
+    1.0
+    """
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _factor("NTK", self.factor)
+
+    def frequencies(self, plain: list[float], base: float, dim: int) -> list[float]:
+        """Return the frequencies to use instead of the plain ones."""
+        stretched = base * self.factor ** (dim / max(dim - 2, 1))
+        return [stretched ** (-2 * i / dim) for i in range(dim // 2)]
+
+    @property
+    def temperature(self) -> float:
+        """Multiplies queries and keys."""
+        return 1.0
+
+
+@dataclass(frozen=True)
+class YaRN:
+    """YaRN: interpolate slow rotations, keep fast ones, blend between, and sharpen attention.
+
+    Parameters
+    ----------
+    factor
+        How many times longer than trained.
+    original_length
+        The trained length.
+    beta_fast, beta_slow
+        Rotations over the trained length above which a frequency is kept, and below which it is
+        interpolated.
+
+    Examples
+    --------
+    >>> round(YaRN(4.0, 2048).temperature, 4)
+    1.1386
+    """
+
+    factor: float
+    original_length: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+    def __post_init__(self) -> None:
+        _factor("YaRN", self.factor)
+        if self.original_length < 1:
+            raise ConfigError(
+                f"YaRN: original_length is {self.original_length}, expected the length the model "
+                "was trained on."
+            )
+
+    def frequencies(self, plain: list[float], base: float, dim: int) -> list[float]:
+        """Return the frequencies to use instead of the plain ones."""
+
+        def pair_of(rotations: float) -> float:
+            """Find the pair that turns so many times over the trained length."""
+            turns = self.original_length / (rotations * 2 * math.pi)
+            return dim * math.log(turns) / (2 * math.log(base))
+
+        low = max(math.floor(pair_of(self.beta_fast)), 0)
+        high = min(math.ceil(pair_of(self.beta_slow)), dim - 1)
+        width = max(high - low, 0.001)
+        result = []
+        for i, f in enumerate(plain):
+            slow = min(max((i - low) / width, 0.0), 1.0)
+            result.append(f / self.factor * slow + f * (1.0 - slow))
+        return result
+
+    @property
+    def temperature(self) -> float:
+        """Multiplies queries and keys."""
+        return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
+
+
+Scaling = Interpolation | NTK | YaRN
+
+
+def _factor(where: str, factor: float) -> None:
+    if not (math.isfinite(factor) and factor > 0):
+        raise ConfigError(f"{where}: factor is {factor}, expected a positive number such as 4.0.")

@@ -1,0 +1,143 @@
+"""The paper's systems by name, and the settings that make a model's memories."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from attendre_core import checks
+from attendre_core.errors import ConfigError
+from attendre_core.memory.data_only import DataOnlyMemory
+from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.policies import FIFO, LFA, LFU, LRA, LRU, AttentionSink, InitialScore, Policy
+
+__all__ = ["PRESETS", "MemoryConfig", "preset"]
+
+#: Names that `preset` knows; any LFA-<decay> is understood too.
+PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
+
+
+@dataclass(frozen=True)
+class MemoryConfig:
+    """The memories of all layers of a model.
+
+    Parameters
+    ----------
+    policy
+        Of the K/V memories.
+    kv_size, q_size
+        M and N: entries of the K/V memory and of the Q memory of a layer; N = 0 means no Q
+        memory.
+    chunk, top_k
+        S and K: how much is read at a time, how many entries each query retrieves (None = all).
+    present
+        See `KeyValueMemory`.
+    layers
+        Policies of single layers that differ: ((layer, policy), ...).
+
+    Examples
+    --------
+    >>> config = preset("LFA-1e-3", kv_size=1024, q_size=512, chunk=128, top_k=128)
+    >>> config.kv_memory(0).size, config.q_memory(0).size
+    (1024, 512)
+    >>> config.replace_layers({3: FIFO()}).kv_memory(3).policy
+    FIFO()
+    """
+
+    policy: Policy
+    kv_size: int
+    q_size: int = 0
+    chunk: int = 128
+    top_k: int | None = None
+    present: Literal["compete", "visible"] = "compete"
+    layers: tuple[tuple[int, Policy], ...] = ()
+
+    def __post_init__(self) -> None:
+        where = "MemoryConfig"
+        checks.whole_number(where, "kv_size", self.kv_size, least=1, hint="It counts entries.")
+        checks.whole_number(where, "q_size", self.q_size, least=0, hint="0 means no Q memory.")
+        checks.whole_number(where, "chunk", self.chunk, least=1, hint="It counts positions.")
+        if self.q_size >= self.kv_size:
+            raise ConfigError(
+                f"{where}: q_size is {self.q_size} and kv_size {self.kv_size}, expected q_size < "
+                "kv_size. A query that waits for N positions would find its own and all earlier "
+                "keys evicted. Half of kv_size is a good choice."
+            )
+        if self.top_k is not None:
+            checks.whole_number(where, "top_k", self.top_k, least=1, hint="None retrieves all.")
+            if self.top_k > self.kv_size:
+                raise ConfigError(
+                    f"{where}: top_k is {self.top_k}, but the memory has {self.kv_size} slots. "
+                    "Use top_k=None to attend to all."
+                )
+
+    def policy_of(self, layer: int) -> Policy:
+        """Return the policy of one layer."""
+        return dict(self.layers).get(layer, self.policy)
+
+    def kv_memory(self, layer: int = 0) -> KeyValueMemory:
+        """Return the K/V memory of one layer."""
+        return KeyValueMemory(size=self.kv_size, policy=self.policy_of(layer), present=self.present)
+
+    def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
+        """Return the Q memory of one layer; None when N = 0."""
+        return DataOnlyMemory(size=self.q_size) if self.q_size else None
+
+    def replace_layers(self, policies: Mapping[int, Policy]) -> MemoryConfig:
+        """Return a configuration in which some layers have policies of their own."""
+        merged = {**dict(self.layers), **policies}
+        return replace(self, layers=tuple(sorted(merged.items(), key=lambda item: item[0])))
+
+
+def preset(
+    name: str,
+    kv_size: int,
+    q_size: int = 0,
+    chunk: int = 128,
+    top_k: int | None = None,
+    *,
+    sigmas: float | None = None,
+) -> MemoryConfig:
+    """Make the memories of a system of the paper.
+
+    Parameters
+    ----------
+    name
+        ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks), ``"LRA-last"``,
+        ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or ``"LFA-1e-3"``,
+        ``"LRU"``, ``"LFU"``.
+    kv_size, q_size, chunk, top_k
+        M, N, S and K.
+    sigmas
+        c of the initial score mu - c sigma; None is the paper's default of 1.
+
+    Examples
+    --------
+    >>> preset("AS", kv_size=256).policy
+    AttentionSink(sinks=4)
+    """
+    initial = InitialScore(1.0 if sigmas is None else sigmas)
+    simple: dict[str, Policy] = {
+        "mt": FIFO(),
+        "as": AttentionSink(sinks=4),
+        "lra-last": LRA(pool="last", initial=initial),
+        "lra-max": LRA(pool="max", initial=initial),
+        "lra-sum": LRA(pool="sum", initial=initial),
+        "lru": LRU(initial=initial),
+        "lfu": LFU(initial=initial),
+    }
+    policy = simple.get(name.lower())
+    if policy is None:
+        match = re.fullmatch(r"lfa-([0-9.]+(?:e[-+]?[0-9]+)?)", name.lower())
+        try:
+            policy = LFA(decay=float(match[1]), initial=initial) if match else None
+        except ValueError:
+            policy = None
+    if policy is None:
+        raise ConfigError(
+            f"preset: {name!r} is not known; known are {', '.join(PRESETS)} and LFA-<decay> for "
+            "any decay, e.g. LFA-1e-4."
+        )
+    return MemoryConfig(policy=policy, kv_size=kv_size, q_size=q_size, chunk=chunk, top_k=top_k)

@@ -1,0 +1,49 @@
+"""The JAX backend record."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attendre_core import Backend
+from attendre_jax import kernels
+
+__all__ = ["backend"]
+
+
+def backend() -> Backend:
+    """Return the backend for `jax.Array`; tracers are recognised by their module."""
+    capabilities = {"compile", "grad", "bfloat16"}
+    if jax.config.jax_enable_x64:
+        capabilities.add("float64")
+    return Backend(
+        name="jax",
+        xp=jnp,
+        array_types=(type(jnp.zeros(1)),),
+        to_numpy=np.asarray,
+        from_numpy=_from_numpy,
+        is_concrete=_is_concrete,
+        compile=jax.jit,
+        stop_gradient=jax.lax.stop_gradient,
+        kernels={
+            "branch": kernels.branch,
+            "exchange_slots": kernels.exchange_slots,
+            "gather_slots": kernels.gather_slots,
+            "kth_largest": kernels.kth_largest,
+            "lowest": kernels.lowest,
+        },
+        capabilities=frozenset(capabilities),
+    )
+
+
+def _from_numpy(array: Any, device: Any = None) -> jax.Array:
+    return jax.device_put(jnp.asarray(array), device)
+
+
+def _is_concrete(array: Any) -> bool:
+    if isinstance(array, jax.core.Tracer):
+        return False
+    return all(device.platform == "cpu" for device in array.devices())

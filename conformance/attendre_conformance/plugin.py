@@ -1,0 +1,152 @@
+"""The pytest side of the suite: its options, the ``backend`` fixture, and the profiles.
+
+Loaded by pytest through the entry point group ``pytest11`` wherever attendre-core is installed, so
+it does nothing at all until a test of this package is collected.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from attendre_conformance import options
+
+if TYPE_CHECKING:
+    from attendre_core import Backend
+
+
+_CACHE = pytest.StashKey[str]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options of the suite."""
+    group = parser.getgroup("attendre", "conformance of a backend of attendre-core")
+    group.addoption(
+        "--attendre-backend",
+        default="numpy",
+        metavar="NAME",
+        help="backend to test: a name of the entry-point group attendre.backends, or "
+        "module:attribute that is a Backend or returns one (default: numpy)",
+    )
+    group.addoption(
+        "--attendre-examples",
+        type=int,
+        default=options.DEFAULT_EXAMPLES,
+        metavar="N",
+        help="random streams per law (default: %(default)s)",
+    )
+    group.addoption(
+        "--attendre-profile",
+        choices=options.PROFILES,
+        default=None,
+        help="how far to go; each includes those before it "
+        "(default: all that the backend is capable of)",
+    )
+    group.addoption(
+        "--attendre-no-shrink",
+        action="store_true",
+        help="report the first failing example as it was found, without simplifying it",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Remember the options for the test modules, which read them when they are imported."""
+    config.addinivalue_line(
+        "markers", "attendre_profile(name): the profile of the conformance suite a test belongs to"
+    )
+    _share_compiled_code(config)
+    options.examples = config.getoption("--attendre-examples")
+    options.shrink = not config.getoption("--attendre-no-shrink")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Resolve the backend once, and leave out what lies beyond the chosen profile."""
+    ours = [item for item in items if item.get_closest_marker("attendre_profile") is not None]
+    if not ours:
+        return
+    backend = _resolve(config)
+    wanted = config.getoption("--attendre-profile") or options.PROFILES[-1]
+    allowed = options.PROFILES[: options.PROFILES.index(wanted) + 1]
+    beyond = [item for item in ours if _profile_of(item) not in allowed]
+    if beyond:
+        config.hook.pytest_deselected(items=beyond)
+        dropped = set(beyond)
+        items[:] = [item for item in items if item not in dropped]
+    if "compile" not in backend.capabilities:
+        reason = f'backend {backend.name!r} does not list "compile" among its capabilities'
+        for item in ours:
+            if _profile_of(item) == "transforms":
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """Tell every worker of a parallel run where to share compiled code."""
+    if _CACHE in node.config.stash:
+        node.workerinput["attendre_cache"] = node.config.stash[_CACHE]
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the compiled code."""
+    if _CACHE in config.stash:
+        shutil.rmtree(config.stash[_CACHE], ignore_errors=True)
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Name the backend under test, if the suite was asked for."""
+    if not _is_asked_for(config):
+        return None
+    name = config.getoption("--attendre-backend")
+    return f"attendre: backend {name}, {options.examples} streams a law"
+
+
+@pytest.fixture(scope="session")
+def backend(request: pytest.FixtureRequest) -> Backend:
+    """Backend under test, as named by ``--attendre-backend``."""
+    return _resolve(request.config)
+
+
+def _is_asked_for(config: pytest.Config) -> bool:
+    return any("attendre_conformance" in str(argument) for argument in config.args)
+
+
+def _share_compiled_code(config: pytest.Config) -> None:
+    """Compile everything once, in all workers of a run, and use one thread in each.
+
+    Only says so in the environment: the libraries are not imported yet, and what they make of it
+    is up to them. Many memories differ in a word and compile to the same code.
+    """
+    folder = getattr(config, "workerinput", {}).get("attendre_cache")
+    if folder is not None:
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+    elif _is_asked_for(config) and not hasattr(config, "workerinput"):
+        folder = config.stash[_CACHE] = tempfile.mkdtemp(prefix="attendre-compiled-")
+    if folder is not None:
+        os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", folder)
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+        os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+
+
+def _profile_of(item: pytest.Item) -> str:
+    marker = item.get_closest_marker("attendre_profile")
+    return str(marker.args[0]) if marker is not None else ""
+
+
+def _resolve(config: pytest.Config) -> Backend:
+    from attendre_core import available_backends
+    from attendre_core import backend as look_up
+    from attendre_core.errors import ConfigError
+
+    name = config.getoption("--attendre-backend")
+    try:
+        return look_up(name)
+    except (ConfigError, ImportError) as error:
+        known = ", ".join(available_backends())
+        raise pytest.UsageError(
+            f"--attendre-backend {name}: {error}\n"
+            f"Name one of {known}, or your own as module:attribute."
+        ) from error

@@ -1,0 +1,483 @@
+"""Seeded mistakes: each breaks the core in one place, and one law must notice.
+
+A mutant replaces an exact piece of text of one file. If the text is no longer there the mutant is
+stale, which is an error: adapt it to the code, do not delete it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One mistake.
+
+    Attributes
+    ----------
+    name : str
+        What goes wrong.
+    file : str
+        File of the core, relative to the folder that holds ``attendre_core``.
+    old, new : str
+        Text that is there (its first occurrence is taken), and what to put in its place.
+    law : str
+        The test of the conformance suite that must fail.
+    """
+
+    name: str
+    file: str
+    old: str
+    new: str
+    law: str
+
+
+ATTENTION = "attendre_core/memory/attention.py"
+CHUNK = "attendre_core/memory/chunk.py"
+INITIAL = "attendre_core/policies/initial_score.py"
+INSERTING = "attendre_core/memory/inserting.py"
+INSERTION = "attendre_core/memory/insertion.py"
+LFA = "attendre_core/policies/lfa.py"
+LFU = "attendre_core/policies/lfu.py"
+LRU = "attendre_core/policies/lru.py"
+NUMPY = "attendre_core/builtin_backends.py"
+OPS = "attendre_core/ops/attention.py"
+QUEUE = "attendre_core/memory/data_only.py"
+READING = "attendre_core/memory/reading.py"
+ROWS = "attendre_core/memory/rows.py"
+SCORES = "attendre_core/policies/scores.py"
+SCORING = "attendre_core/memory/scoring.py"
+SELECTION = "attendre_core/ops/selection.py"
+SLOTS = "attendre_core/ops/slots.py"
+SOFTMAX = "attendre_core/ops/softmax.py"
+TIES = "attendre_core/policies/ties.py"
+
+ORACLE = "test_oracle.py::test_stream_equals_oracle"
+
+MUTANTS = (
+    # ties
+    Mutant(
+        "eviction ties: the newer entry goes first",
+        INSERTION,
+        "(come.order > old.order)",
+        "(come.order < old.order)",
+        "test_laws_ties.py::test_equal_scores_are_first_in_first_out",
+    ),
+    Mutant(
+        "ties among stored entries broken the other way round",
+        NUMPY,
+        "key = (bits << 32) + (order.astype(np.int64) + 2**31)",
+        "key = (bits << 32) + (2**31 - 1 - order.astype(np.int64))",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "generic ranking ignores the order of arrival",
+        SELECTION,
+        "ranked = xp.take_along_axis(primary, by_order, axis=-1)",
+        "return xp.argsort(primary, axis=-1, stable=True)[..., :count]",
+        "test_laws_retrieval.py::test_kernels_equal_the_generic_path",
+    ),
+    Mutant(
+        "top-K ties: the older entry wins",
+        SELECTION,
+        "newest_first = xp.argsort(-order, axis=-1, stable=True)",
+        "newest_first = xp.argsort(order, axis=-1, stable=True)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "top-K ties: all entries equal to the K-th are taken",
+        SELECTION,
+        "    return above | (tied &",
+        "    return above | tied | (tied &",
+        "test_laws_retrieval.py::test_gather_is_threshold",
+    ),
+    Mutant(
+        "retrieved ties: the older entry comes first",
+        READING,
+        "xp.broadcast_to(-view.order, logits.shape)",
+        "xp.broadcast_to(view.order, logits.shape)",
+        "test_oracle.py::test_retrieved_equals_oracle",
+    ),
+    Mutant(
+        "random ties ignore the seed",
+        TIES,
+        "state = (self.seed * 7919 + 12345) % 32749",
+        "state = 12345",
+        "test_laws_ties.py::test_random_ties_depend_on_the_seed",
+    ),
+    # the initial score
+    Mutant(
+        "empty slots counted in mu and sigma",
+        INITIAL,
+        "counted = stored.valid & ~stored.pinned\n        number",
+        "counted = (stored.valid | ~stored.valid) & ~stored.pinned\n        number",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "pinned entries counted in mu and sigma",
+        INITIAL,
+        "counted = stored.valid & ~stored.pinned\n        number",
+        "counted = stored.valid\n        number",
+        f"{ORACLE}[other-options]",
+    ),
+    Mutant(
+        "sample instead of population sigma",
+        INITIAL,
+        "sigma = xp.sqrt(_sum(spread) / number)",
+        "sigma = xp.sqrt(_sum(spread) / xp.maximum(number - 1, xp.ones_like(number)))",
+        f"{ORACLE}[lfa]",
+    ),
+    Mutant(
+        "mu + c*sigma instead of mu - c*sigma",
+        INITIAL,
+        "start = highest + (mean - self.sigmas * sigma)",
+        "start = highest + (mean + self.sigmas * sigma)",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "no snap: rounding decides whether the newcomer ties",
+        INITIAL,
+        "start = xp.where(xp.any(close, axis=-1, keepdims=True), same, start)",
+        "start = start + 0.0 * xp.sum(xp.where(close, same, start), axis=-1, keepdims=True)",
+        "test_laws_ties.py::test_two_stored_scores_tie_with_the_newcomer",
+    ),
+    Mutant(
+        "quantile one rank too high",
+        INITIAL,
+        "here = rank == (k - 1)[..., None]",
+        "here = rank == xp.minimum(k, number - 1)[..., None]",
+        f"{ORACLE}[initial-scores]",
+    ),
+    Mutant(
+        "the score given at insertion is ignored",
+        INSERTING,
+        "    if new.scored:\n        return new\n",
+        "",
+        "test_oracle.py::test_given_scores_equal_oracle",
+    ),
+    # padding
+    Mutant(
+        "the clock counts padding",
+        CHUNK,
+        "clock=state.clock + count_true(valid, axis=1)",
+        "clock=state.clock + valid.shape[1]",
+        "test_laws_rows.py::test_chunk_of_padding_changes_nothing",
+    ),
+    Mutant(
+        "arrival numbers count padding",
+        CHUNK,
+        "number = running_count(valid)",
+        "number = running_count(valid | ~valid)",
+        "test_laws_rows.py::test_amount_of_padding_changes_nothing",
+    ),
+    Mutant(
+        "padding entries enter the memory",
+        CHUNK,
+        "enter = valid & finite",
+        "enter = finite",
+        "test_laws_rows.py::test_contents_of_padding_change_nothing",
+    ),
+    Mutant(
+        "padding queries score",
+        READING,
+        "usable = valid & finite",
+        "usable = finite",
+        f"{ORACLE}[lfa]",
+    ),
+    Mutant(
+        "LFA's latest position counts padding queries",
+        ATTENTION,
+        "present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)",
+        "present = xp.max(position, axis=-1)",
+        "test_laws_rows.py::test_contents_of_padding_change_nothing",
+    ),
+    Mutant(
+        "LRA-last takes the last query even if it is padding",
+        ATTENTION,
+        "which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)",
+        "which = xp.max(xp.where(self.valid | ~self.valid, number, none), axis=-1, keepdims=True)",
+        f"{ORACLE}[lra]",
+    ),
+    # what is evicted
+    Mutant(
+        "evicted entries are all called valid",
+        INSERTING,
+        "        valid=gone,\n        aux=out_aux,",
+        "        valid=gone | ~gone,\n        aux=out_aux,",
+        "test_laws_capacity.py::test_nothing_lost_nothing_twice",
+    ),
+    Mutant(
+        "refused entries are forgotten",
+        INSERTION,
+        "evicted = xp.where(written, displaced, offered)",
+        "evicted = displaced",
+        "test_laws_capacity.py::test_nothing_lost_nothing_twice",
+    ),
+    Mutant(
+        "one slot is never given away",
+        INSERTION,
+        "pairs = min(count, slots)",
+        "pairs = max(1, min(count, slots) - 1)",
+        f"{ORACLE}[fifo-and-sinks]",
+    ),
+    Mutant(
+        "pinned entries are not protected",
+        INSERTION,
+        "    pinned = stored.pinned\n",
+        "    pinned = stored.pinned & ~stored.pinned\n",
+        "test_laws_capacity.py::test_pinned_are_never_evicted",
+    ),
+    Mutant(
+        "pin ranges end one position early",
+        CHUNK,
+        "(position >= start) & (position < stop)",
+        "(position >= start) & (position < stop - 1)",
+        "test_laws_capacity.py::test_pinned_are_never_evicted",
+    ),
+    Mutant(
+        "one sink too few",
+        INSERTION,
+        "(stored.arrival < policy.sinks)",
+        "(stored.arrival < policy.sinks - 1)",
+        "test_laws_capacity.py::test_sinks_are_never_evicted",
+    ),
+    Mutant(
+        "the protected window is one entry short",
+        INSERTION,
+        "recent = stored.arrival >= first",
+        "recent = stored.arrival > first",
+        "test_laws_capacity.py::test_recent_window_is_never_evicted",
+    ),
+    Mutant(
+        "visible: the present chunk competes before it was seen",
+        "attendre_core/memory/key_value.py",
+        'if self.present == "visible":\n            return insert_visible',
+        'if self.present == "never":\n            return insert_visible',
+        "test_laws_capacity.py::test_own_chunk_is_visible",
+    ),
+    Mutant(
+        "visible: the cut happens even if nothing arrives",
+        INSERTING,
+        "room, new.count > 0)",
+        "room, new.count >= 0)",
+        "test_laws_rows.py::test_chunk_of_padding_changes_nothing",
+    ),
+    Mutant(
+        "visible: the initial score counts entries that were just cut",
+        INSERTING,
+        "stored._replace(valid=survives)",
+        "stored",
+        f"{ORACLE}[visible]",
+    ),
+    Mutant(
+        "admitted share: refused entries are not counted",
+        INSERTING,
+        "refusals = state.refusals + count_true(gone & late, axis=axes)",
+        "refusals = state.refusals",
+        "test_oracle.py::test_admitted_share_equals_oracle",
+    ),
+    # attention and retrieval
+    Mutant(
+        "the scale 1/sqrt(head_dim) is missing",
+        READING,
+        "(dim**-0.5 if scale is None else scale)",
+        "(1.0 if scale is None else scale)",
+        "test_laws_chunks.py::test_large_memory_is_full_attention",
+    ),
+    Mutant(
+        "GQA: query heads are dealt out to K/V heads in turn",
+        OPS,
+        "    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))\n"
+        "    return xp.permute_dims(rows, (0, 2, 3, 1, 4))",
+        "    rows = xp.reshape(query, (batch, count, heads // kv_heads, kv_heads, dim))\n"
+        "    return xp.permute_dims(rows, (0, 3, 2, 1, 4))",
+        "test_laws_chunks.py::test_large_memory_is_full_attention",
+    ),
+    Mutant(
+        "causal: a query does not see its own position",
+        ATTENTION,
+        "pair = pair & (at <= self.position[:, None, None, :, None])",
+        "pair = pair & (at < self.position[:, None, None, :, None])",
+        "test_laws_chunks.py::test_large_causal_memory_is_full_causal_attention",
+    ),
+    Mutant(
+        "softmax of an empty row is NaN",
+        SOFTMAX,
+        "return raised / xp.where(total > 0, total, xp.ones_like(total))",
+        "return xp.where(total > 0, raised / xp.where(total > 0, total, xp.ones_like(total)),"
+        " float('nan'))",
+        "test_laws_retrieval.py::test_kernels_equal_the_generic_path",
+    ),
+    Mutant(
+        "softmax kernel: an empty row is NaN",
+        NUMPY,
+        "total[total == 0] = 1",
+        "total[total == 0] = np.nan",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "one entry too few in the top K",
+        SELECTION,
+        "threshold = kth_largest(masked, k)",
+        "threshold = kth_largest(masked, max(1, k - 1)); k = max(1, k - 1)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "approximate: the threshold moves to where too many entries lie above",
+        SELECTION,
+        "high = xp.where(enough & ~few, middle, high)",
+        "high = xp.where(~enough & ~few, middle, high)",
+        "test_laws_retrieval.py::test_approximate_is_a_subset_of_exact",
+    ),
+    # scores
+    Mutant(
+        "softmax scores from the top K only",
+        ATTENTION,
+        "self._weights = masked_softmax(self.logits, self.allowed)",
+        "self._weights = masked_softmax(self.logits, self.used)",
+        "test_laws_policies.py::test_scores_come_from_all_entries",
+    ),
+    Mutant(
+        "max pooling counts masked pairs as 0",
+        ATTENTION,
+        "pooled = xp.max(xp.where(self.allowed, amounts, -_INFINITY), axis=3)",
+        "pooled = xp.max(xp.where(self.allowed, amounts, 0.0), axis=3)",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "mean pooling divides by all queries",
+        ATTENTION,
+        "pairs = count_true(self.allowed, axis=3)",
+        "pairs = count_true(self.allowed | ~self.allowed, axis=3)",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "mean over heads forgets to divide",
+        ATTENTION,
+        "summed = summed / count",
+        "summed = summed * 1.0",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "LFA: the past is not decayed",
+        LFA,
+        "past = past * attention.along_slots(xp.exp(self.decay * age))",
+        "past = past * attention.along_slots(xp.exp(0.0 * age))",
+        "test_laws_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
+    Mutant(
+        "LFA: the queries of a step all count the same",
+        LFA,
+        "weight = xp.exp(self.decay * age)",
+        "weight = xp.exp(0.0 * age)",
+        "test_laws_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
+    Mutant(
+        "LFA: start='replace' keeps the initial score",
+        LFA,
+        "past = xp.where(stored.observed, past, xp.zeros_like(past))",
+        "past = xp.where(stored.observed, past, past)",
+        f"{ORACLE}[initial-scores]",
+    ),
+    Mutant(
+        "entries that no query saw decay all the same",
+        SCORING,
+        "change = seen & finite",
+        "change = finite",
+        "test_laws_policies.py::test_unseen_entries_keep_their_score",
+    ),
+    Mutant(
+        "hold is ignored",
+        SCORING,
+        'if getattr(policy, "hold", False):',
+        'if getattr(policy, "held", False):',
+        f"{ORACLE}[scores]",
+    ),
+    Mutant(
+        "Shift('min') takes the minimum over all slots, empty ones too",
+        SCORES,
+        "lowest = xp.min(xp.where(attention.allowed, logits, math.inf), axis=-1, keepdims=True)",
+        "lowest = xp.min(logits, axis=-1, keepdims=True)",
+        f"{ORACLE}[scores]",
+    ),
+    Mutant(
+        "LRU: the first instead of the last query that used it",
+        LRU,
+        'latest = xp.max(xp.where(used, position, -float("inf")), axis=-2)',
+        'latest = xp.min(xp.where(used, position, float("inf")), axis=-2)',
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "LFU counts heads instead of queries",
+        ATTENTION,
+        "return self._xp.any(self.used, axis=axes)",
+        "return self._xp.sum(self.used, axis=axes)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "LFU forgets what it counted before",
+        LFU,
+        "return stored.score + xp.astype(times, stored.score.dtype)",
+        "return xp.astype(times, stored.score.dtype)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    # states and rows
+    Mutant(
+        "insert writes into the state it was given",
+        NUMPY,
+        "after = array if donate else array.copy()",
+        "after = array",
+        "test_laws_state.py::test_input_state_is_unchanged",
+    ),
+    Mutant(
+        "reset forgets the clock",
+        ROWS,
+        "result: State = tree_map(chosen, state, empty)",
+        "result: State = tree_map(chosen, state, empty)._replace(clock=state.clock)",
+        "test_laws_rows.py::test_reset_row_is_a_fresh_row",
+    ),
+    Mutant(
+        "reorder leaves the scores where they are",
+        ROWS,
+        "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)",
+        "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)"
+        "._replace(score=state.score)",
+        "test_laws_rows.py::test_reorder_takes_rows_with_everything",
+    ),
+    Mutant(
+        "NaN guard removed: broken entries are stored",
+        CHUNK,
+        "enter = valid & finite",
+        "enter = valid",
+        "test_laws_nan.py::test_broken_entries_are_refused",
+    ),
+    Mutant(
+        "broken queries are used",
+        READING,
+        "usable = valid & finite",
+        "usable = valid",
+        "test_laws_nan.py::test_broken_queries_score_nothing",
+    ),
+    # the queue
+    Mutant(
+        "the queue holds one entry less: the delay is off by one",
+        QUEUE,
+        "plan = plan_exchange(stored, offered)",
+        "plan = plan_exchange(Rank(stored.primary[..., 1:], stored.order[..., 1:]), offered)",
+        "test_laws_queue.py::test_delay_is_exactly_n_in_order",
+    ),
+    Mutant(
+        "the queue hands entries back newest first",
+        QUEUE,
+        "order = lowest(rank.primary, rank.order, seq)",
+        "order = xp.flip(lowest(rank.primary, rank.order, seq), axis=-1)",
+        "test_laws_queue.py::test_delay_is_exactly_n_in_order",
+    ),
+    Mutant(
+        "the queue gives everything in slot order",
+        QUEUE,
+        "order = lowest(None, state.arrival, self.size)",
+        "order = lowest(None, state.arrival * 0, self.size)",
+        "test_laws_queue.py::test_queue_equals_oracle[fifo]",
+    ),
+)

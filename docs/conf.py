@@ -1,0 +1,79 @@
+"""How the documentation is built: offline, code cells executed, nothing public left out."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+from docutils import nodes
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
+
+import attendre_core
+from attendre_core.cli import build_parser
+
+if TYPE_CHECKING:
+    from sphinx.application import Sphinx
+    from sphinx.environment import BuildEnvironment
+
+logger = logging.getLogger(__name__)
+
+project = "attendre-core"
+author = "The attendre-core contributors"
+copyright = "The attendre-core contributors"
+version = release = attendre_core.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["_build", "jupyter_execute"]
+default_role = "py:obj"
+
+html_theme = "furo"
+html_title = f"attendre-core {release}"
+html_static_path = ["_static"]
+html_css_files = ["tables.css"]
+html_copy_source = False
+html_show_sourcelink = False
+
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_raise_on_error = True
+nb_execution_timeout = 60
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # numpydoc's Parameters say it in words
+autodoc_default_options = {"members": True}
+napoleon_google_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+napoleon_attr_annotations = False
+
+
+def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
+    """Fail the build, with or without -W, when a public name is missing from the reference."""
+    documented = {
+        name
+        for name, entry in env.domaindata["py"]["objects"].items()
+        if entry.docname.startswith("reference/")
+    }
+    for name in attendre_core.__all__:
+        if f"attendre_core.{name}" not in documented:
+            logger.warning("attendre_core.%s is public, but no page in reference/ has it", name)
+            app.statuscode = 1
+
+
+class CommandHelp(SphinxDirective):
+    """Show what ``attendre COMMAND --help`` prints."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        os.environ["COLUMNS"] = "92"
+        (choices,) = (a.choices for a in build_parser()._actions if isinstance(a.choices, dict))
+        text = choices[self.arguments[0]].format_help()
+        return [nodes.literal_block(text, text, language="text")]
+
+
+def setup(app: Sphinx) -> None:
+    app.add_directive("command-help", CommandHelp)
+    app.connect("env-check-consistency", check_nothing_undocumented)

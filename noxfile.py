@@ -1,0 +1,216 @@
+"""Every check of the project. `nox` runs the default sessions, `nox -l` lists all of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import nox
+
+nox.needs_version = ">=2025.2"
+nox.options.default_venv_backend = "venv"
+nox.options.reuse_existing_virtualenvs = True
+
+ROOT = Path(__file__).parent
+PROJECT = nox.project.load_toml("pyproject.toml")
+EXTRAS = PROJECT["project"]["optional-dependencies"]
+CONFORMANCE = EXTRAS["conformance"]
+#: Installed by exact version and before anything that depends on torch: a looser request may
+#: choose a build with gigabytes of GPU libraries.
+TORCH = "torch==2.13.0"
+WORKERS = ("-n", "2")
+
+#: The two environments that sessions share, because installing a framework takes longer than
+#: many a test: what is installed in each, in steps. Traces are exported with pyarrow, and pages
+#: of the documentation, whose examples are tests, draw with matplotlib.
+SHARED = {
+    "plain": [[*CONFORMANCE, *EXTRAS["eval"]]],
+    "frameworks": [[TORCH], [*EXTRAS["jax"], *CONFORMANCE, *EXTRAS["eval"]]],
+}
+#: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.
+BACKENDS = {
+    "numpy": "plain",
+    "array_api_strict": "plain",
+    "torch": "frameworks",
+    "jax": "frameworks",
+    "jax-x64": "frameworks",
+}
+#: Compiling takes most of the time on JAX, so the default run there picks the laws that compare
+#: with the oracle and with eager code; `nox -s conformance-full` runs all laws everywhere.
+SELECTED = {"jax": "oracle or transforms or ties", "jax-x64": "test_oracle"}
+EACH_BACKEND = nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
+
+
+def install_tool(session: nox.Session, *tools: str) -> None:
+    """Install tools in the versions that pyproject.toml names."""
+    wanted = [line for line in EXTRAS["dev"] if line.partition(">")[0] in tools]
+    session.install(*wanted)
+
+
+def programs_of(environment: Path) -> Path:
+    """Return the folder of an environment that holds its Python."""
+    return environment / ("Scripts" if os.name == "nt" else "bin")
+
+
+def shared(session: nox.Session, name: str) -> Path:
+    """Return the programs of a shared environment, made by the first session that asks.
+
+    It is made anew when pyproject.toml or what it holds changes.
+    """
+    folder = ROOT / ".nox" / f"shared-{name}"
+    contents = json.dumps([sys.version, SHARED[name], PROJECT])
+    programs, stamp = programs_of(folder), folder / "contents.json"
+    if not stamp.exists() or stamp.read_text() != contents:
+        session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
+        for step in [*SHARED[name], ["-e", str(ROOT)]]:
+            pip = (str(programs / "python"), "-m", "pip", "install", "-q")
+            session.run(*pip, *step, external=True)
+        stamp.write_text(contents)
+    return programs
+
+
+def run_conformance(
+    session: nox.Session,
+    programs: Path,
+    backend: str,
+    examples: int | None = None,
+    chosen: tuple[str, ...] = (),
+) -> None:
+    """Run the conformance suite on one backend, `examples` random streams a law."""
+    more = () if examples is None else ("--attendre-examples", str(examples))
+    # One thread each: the arrays are small, and two processes share the cores.
+    environment = {"OMP_NUM_THREADS": "1", "JAX_ENABLE_X64": str(int(backend.endswith("-x64")))}
+    session.run(
+        *(str(programs / "pytest"), "--pyargs", "attendre_conformance", *WORKERS),
+        *("--attendre-backend", backend.removesuffix("-x64"), *more, *chosen, *session.posargs),
+        env=environment,
+        external=True,
+    )
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Check style and format; `nox -s lint -- --fix` repairs what can be repaired."""
+    install_tool(session, "ruff")
+    fix = "--fix" in session.posargs
+    session.run("ruff", "check", *(["--fix"] if fix else []), ".")
+    session.run("ruff", "format", *([] if fix else ["--check"]), ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """Check the types of all packages, strictly."""
+    install_tool(session, "mypy", "nox")
+    session.install(*PROJECT["project"]["dependencies"], *CONFORMANCE)
+    session.run("mypy", *session.posargs)
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the tests of the core and of the adapters, with every array library installed."""
+    pytest = shared(session, "frameworks") / "pytest"
+    session.run(str(pytest), *WORKERS, *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none")
+@EACH_BACKEND
+def conformance(session: nox.Session, backend: str) -> None:
+    """Hold one backend against the oracle and the laws; on JAX, against a selection of them."""
+    chosen = ("-k", SELECTED[backend]) if backend in SELECTED else ()
+    run_conformance(session, shared(session, BACKENDS[backend]), backend, chosen=chosen)
+
+
+@nox.session(name="conformance-full", venv_backend="none", default=False)
+@EACH_BACKEND
+def conformance_full(session: nox.Session, backend: str) -> None:
+    """Hold one backend against the oracle and all laws."""
+    run_conformance(session, shared(session, BACKENDS[backend]), backend)
+
+
+@nox.session(venv_backend="none", default=False)
+def mutants(session: nox.Session) -> None:
+    """Break the core on purpose, many times; the suite must notice each one."""
+    python = shared(session, "plain") / "python"
+    script = "conformance/selftest/run_mutants.py"
+    session.run(str(python), script, *session.posargs, external=True)
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Build the documentation offline, warnings as errors, code cells executed."""
+    session.install(*EXTRAS["docs"], *CONFORMANCE, "-e", ".")
+    session.run(
+        *("sphinx-build", "-W", "--keep-going", "-E", "-q", "-b", "html"),
+        *("docs", "docs/_build/html", *session.posargs),
+    )
+
+
+@nox.session
+def wheel(session: nox.Session) -> None:
+    """Build sdist and wheel, install the wheel alone in a clean environment, check it there."""
+    install_tool(session, "build")
+    folder = Path(session.create_tmp()).resolve()
+    for old in folder.iterdir():
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    session.run("python", "-m", "build", "--outdir", str(folder / "dist"))
+    (built,) = (folder / "dist").glob("*.whl")
+
+    session.run("python", "-m", "venv", str(folder / "clean"))
+    programs = programs_of(folder / "clean")
+
+    def run(program: str, *arguments: str) -> None:
+        session.run(str(programs / program), *arguments, external=True)
+
+    run("python", "-m", "pip", "install", "-q", str(built))
+    empty = folder / "empty"
+    empty.mkdir()
+    with session.chdir(empty):
+        run("python", str(ROOT / "tests" / "check_wheel.py"), str(built))
+        run("attendre", "demo")
+        run("python", "-m", "pip", "install", "-q", *CONFORMANCE)
+        run(
+            *("pytest", "--pyargs", "attendre_conformance", *WORKERS),
+            *("--attendre-backend", "numpy", "--attendre-examples", "25"),
+        )
+
+
+@nox.session(name="conformance-long", venv_backend="none", default=False)
+@EACH_BACKEND
+def conformance_long(session: nox.Session, backend: str) -> None:
+    """Run the conformance suite with 1,000 random streams a law."""
+    run_conformance(session, shared(session, BACKENDS[backend]), backend, examples=1000)
+
+
+@nox.session(python=["3.12", "3.13"], default=False)
+def matrix(session: nox.Session) -> None:
+    """Run tests and conformance on other Python versions, without torch."""
+    session.install(*EXTRAS["jax"], *CONFORMANCE, "-e", ".")
+    session.run("pytest", *WORKERS)
+    for backend in ("numpy", "array_api_strict", "jax"):
+        run_conformance(session, Path(session.bin), backend, examples=25)
+
+
+@nox.session(default=False)
+def minimum(session: nox.Session) -> None:
+    """Run tests and conformance with the oldest versions that pyproject.toml allows."""
+    lowest = [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
+    session.install(*lowest, *CONFORMANCE, "-e", ".")
+    session.run("pytest", *WORKERS)
+    run_conformance(session, Path(session.bin), "numpy", examples=25)
+
+
+@nox.session(default=False)
+def soak(session: nox.Session) -> None:
+    """Stream 1,000,000 tokens through small memories: bytes stay flat, invariants hold."""
+    session.install("-e", ".")
+    session.run("python", "tests/soak.py", *session.posargs)
+
+
+@nox.session(venv_backend="none", default=False)
+def bench(session: nox.Session) -> None:
+    """Measure ratios: LM-Infinite against RoPE, gathering against a threshold, top K or not."""
+    python = shared(session, "frameworks") / "python"
+    session.run(str(python), "benchmarks/ratios.py", *session.posargs, external=True)
