@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         NoPosition,
         RoPE,
         T5Bias,
+        Window,
         YaRN,
     )
     from attendre_core.presets import (
@@ -125,6 +126,7 @@ __getattr__ = lazy_names(
             "NoPosition",
             "RoPE",
             "T5Bias",
+            "Window",
             "YaRN",
         ),
         "attendre_core.presets": (
@@ -192,6 +194,7 @@ __all__ = [  # noqa: RUF022 - grouped by subject
     "NoPosition",
     "RoPE",
     "T5Bias",
+    "Window",
     "YaRN",
     # the paper's systems
     "PRESETS",

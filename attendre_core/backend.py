@@ -30,7 +30,11 @@ Array = Any
 Namespace = Any
 
 
-def _identity(function: Callable[..., Any]) -> Callable[..., Any]:
+def _same(array: Array) -> Array:
+    return array
+
+
+def _as_it_is(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     return function
 
 
@@ -58,6 +62,10 @@ class Backend:
         compiling, not on an accelerator.
     compile
         Turns a pure function of arrays into a compiled one; the identity where there is none.
+        ``compile(function, donate=(0,))`` lets it overwrite the arrays of argument 0.
+    share
+        Like ``from_numpy``, but the memory may be shared with the `numpy.ndarray`, which is
+        never written to; ``share(x, "bfloat16")`` reads the bits of a uint16 array.
     stop_gradient
         Returns the array cut off from differentiation.
     device_of
@@ -75,8 +83,9 @@ class Backend:
     to_numpy: Callable[[Array], Any]
     from_numpy: Callable[..., Array]
     is_concrete: Callable[[Array], bool]
-    compile: Callable[[Callable[..., Any]], Callable[..., Any]] = _identity
-    stop_gradient: Callable[[Array], Array] = _identity
+    compile: Callable[..., Callable[..., Any]] = _as_it_is
+    share: Callable[..., Array] | None = None
+    stop_gradient: Callable[[Array], Array] = _same
     device_of: Callable[[Array], Any] = _nowhere
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()

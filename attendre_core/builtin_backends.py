@@ -19,6 +19,7 @@ def numpy_backend() -> Backend:
         array_types=(np.ndarray,),
         to_numpy=_same,
         from_numpy=_copied,
+        share=_shared,
         is_concrete=_always,
         kernels={
             "lowest": _lowest,
@@ -52,6 +53,12 @@ def _same(array: Array) -> Array:
 
 def _copied(array: Any, device: Any = None) -> Array:
     return np.array(array)
+
+
+def _shared(array: Any, dtype: str | None = None) -> Array:
+    if dtype == "bfloat16":  # NumPy has no such type; float32 holds every value
+        return (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
+    return array
 
 
 def _always(array: Array) -> bool:

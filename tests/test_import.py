@@ -132,6 +132,7 @@ PUBLIC = [
     "Stored",
     "T5Bias",
     "Trace",
+    "Window",
     "YaRN",
     "available_backends",
     "backend",

@@ -20,7 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerState
+from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.chunk import check_flags
 from attendre_core.ops.counting import running_count
@@ -56,8 +56,8 @@ class StackOutput(NamedTuple):
     traces: tuple[StepTrace | None, ...]
 
 
-class _Flow(NamedTuple):
-    """What travels from layer to layer."""
+class Flow(NamedTuple):
+    """What travels from layer to layer; fields as in `StackOutput`."""
 
     x: Array
     position: Array
@@ -154,7 +154,7 @@ class Stack:
         valid = check_flags(where, "valid", valid, (shape[0], shape[1]), x, default=True)
         if position is None:
             position = state[0].kv.clock[:, None] + running_count(valid) - 1
-        flow = _Flow(x, position, valid, document, metadata)
+        flow = Flow(x, position, valid, document, metadata)
         return self._through(state, blocks, flow, 0, donate)
 
     def flush(
@@ -265,7 +265,7 @@ class Stack:
         self,
         state: tuple[LayerState, ...],
         blocks: Sequence[Block],
-        flow: _Flow,
+        flow: Flow,
         first: int,
         donate: bool,
     ) -> tuple[tuple[LayerState, ...], StackOutput]:
@@ -273,25 +273,32 @@ class Stack:
         states = list(state)
         traces: list[StepTrace | None] = [None] * len(self.layers)
         for i in range(first, len(self.layers)):
-            query, key, value = blocks[i].project(flow.x, flow.position)
-            chunk = Chunk(
-                query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata
-            )
-            states[i], out = self.layers[i].step(
-                states[i],
-                chunk,
-                encoding_params=getattr(blocks[i], "encoding_params", None),
-                donate=donate,
-            )
-            traces[i] = out.trace
-            flow = _Flow(
-                blocks[i].finish(out.value, out.carry),
-                out.position,
-                out.valid,
-                out.document,
-                out.metadata,
-            )
+            states[i], flow, traces[i] = self.step_layer(i, states[i], blocks[i], flow, donate)
         return tuple(states), StackOutput(*flow, traces=tuple(traces))
+
+    def step_layer(
+        self, number: int, state: LayerState, block: Block, flow: Flow, donate: bool
+    ) -> tuple[LayerState, Flow, StepTrace | None]:
+        """Send a chunk through one layer; a subclass may run this compiled."""
+        query, key, value = block.project(flow.x, flow.position)
+        chunk = Chunk(
+            query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata
+        )
+        state, out = self.layers[number].step(
+            state,
+            chunk,
+            encoding_params=getattr(block, "encoding_params", None),
+            donate=donate,
+        )
+        return state, _finished(block, out), out.trace
+
+    def empty_layer(
+        self, number: int, state: LayerState, block: Block, length: int
+    ) -> tuple[LayerState, list[Flow]]:
+        """Let the waiting queries of one layer out; a subclass may run this compiled."""
+        params = getattr(block, "encoding_params", None)
+        state, pieces = self.layers[number].empty_queue(state, length, params)
+        return state, [_finished(block, piece) for piece in pieces]
 
     def _finish(
         self,
@@ -304,15 +311,9 @@ class Stack:
         self._check_blocks(where, blocks, state)
         outputs = []
         for i, layer in enumerate(self.layers):
-            part, pieces = layer.empty_queue(
-                state[i],
-                length or max(layer.delay, 1),
-                getattr(blocks[i], "encoding_params", None),
-            )
+            part, flows = self.empty_layer(i, state[i], blocks[i], length or max(layer.delay, 1))
             state = (*state[:i], part, *state[i + 1 :])
-            for piece in pieces:
-                x = blocks[i].finish(piece.value, piece.carry)
-                flow = _Flow(x, piece.position, piece.valid, piece.document, piece.metadata)
+            for flow in flows:
                 state, out = self._through(state, blocks, flow, i + 1, False)
                 outputs.append(out)
         return state, outputs
@@ -325,6 +326,12 @@ class Stack:
                 f"{where}: {len(blocks)} blocks and {len(state)} states for {len(self.layers)} "
                 "layers. Give one of each to every layer."
             )
+
+
+def _finished(block: Block, out: LayerOutput) -> Flow:
+    """Make what one layer attended to the input of the next."""
+    x = block.finish(out.value, out.carry)
+    return Flow(x, out.position, out.valid, out.document, out.metadata)
 
 
 def _padded(array: Array, length: int) -> Array:

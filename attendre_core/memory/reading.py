@@ -96,6 +96,8 @@ def read(
         pairing = Pairing(position, usable, state.position, state.valid, key_sorted)
         encoded = encoding.encode(rows, key, pairing, encoding_params)
     same = _same_document(where, document, key_document, (batch, count))
+    if encoded.near is not None:
+        same = encoded.near if same is None else same & encoded.near
 
     def cut(array: Array | None) -> Array | None:
         return None if array is None else found.stop_gradient(array)

@@ -8,6 +8,7 @@ the kernels off.
 from attendre_core.ops.attention import attention
 from attendre_core.ops.branches import when
 from attendre_core.ops.counting import count_true, running_count
+from attendre_core.ops.erf import erf
 from attendre_core.ops.selection import (
     approximate_top_k,
     kth_largest,
@@ -22,6 +23,7 @@ __all__ = [
     "approximate_top_k",
     "attention",
     "count_true",
+    "erf",
     "exchange_slots",
     "gather_slots",
     "kth_largest",

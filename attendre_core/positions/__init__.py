@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from attendre_core.positions.relative_table import T5Bias, bucket_of
     from attendre_core.positions.rope import RoPE
     from attendre_core.positions.scaling import NTK, Interpolation, YaRN
+    from attendre_core.positions.window import Window
 
 __getattr__ = lazy_names(
     globals(),
@@ -36,6 +37,7 @@ __getattr__ = lazy_names(
             "Interpolation",
             "YaRN",
         ),
+        "attendre_core.positions.window": ("Window",),
     },
 )
 
@@ -52,6 +54,7 @@ __all__ = [
     "Pairing",
     "RoPE",
     "T5Bias",
+    "Window",
     "YaRN",
     "alibi_slopes",
     "bucket_of",

@@ -60,12 +60,15 @@ class Encoded(NamedTuple):
         Added to the logits: None, or broadcastable to (batch, kv_heads, group, queries, slots).
     logits
         The logits themselves, for schemes that are no product of the two; else None.
+    near
+        Boolean, broadcastable likewise: the only pairs that may attend; None = all may.
     """
 
     query: Array
     key: Array
     bias: Array | None = None
     logits: Array | None = None
+    near: Array | None = None
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,8 @@ class LMInfinite(Encoding):
         The context length of pretraining.
     base
         Of the rotation.
+    rope
+        The whole rotation, if more than its base differs (scaling, partial, interleaved).
 
     Notes
     -----
@@ -42,11 +44,12 @@ class LMInfinite(Encoding):
     Examples
     --------
     >>> LMInfinite(n_local=512)
-    LMInfinite(n_local=512, base=10000.0)
+    LMInfinite(n_local=512, base=10000.0, rope=None)
     """
 
     n_local: int = 512
     base: float = 10000.0
+    rope: RoPE | None = None
 
     def __post_init__(self) -> None:
         if self.n_local < 0:
@@ -63,7 +66,8 @@ class LMInfinite(Encoding):
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
         """Compute the logits of near pairs and of pairs beyond the band on either side."""
         xp = backend_of(query).xp
-        rope = RoPE(base=self.base)
+        rope = RoPE(base=self.base) if self.rope is None else self.rope
+        query = query * rope.temperature**2
         place, at = pairing.query_place, pairing.key_place
         limit = xp.full_like(place, self.n_local)
 

@@ -52,6 +52,11 @@ class RoPE(Encoding):
                 f"RoPE: rotary_dim is {self.rotary_dim}, expected an even number of features."
             )
 
+    @property
+    def temperature(self) -> float:
+        """Multiplies queries and keys: 1 without a scaling that sharpens attention."""
+        return 1.0 if self.scaling is None else self.scaling.temperature
+
     def frequencies(self, head_dim: int) -> list[float]:
         """Return the angle a position adds, for each pair of features."""
         dim = head_dim if self.rotary_dim is None else self.rotary_dim
@@ -81,8 +86,8 @@ class RoPE(Encoding):
 
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
         """Rotate queries and keys by their positions."""
-        if self.scaling is not None and self.scaling.temperature != 1.0:
-            query = query * self.scaling.temperature**2
+        if self.temperature != 1.0:
+            query = query * self.temperature**2
         return Encoded(self.rotate(query, pairing.query_place), self.rotate(key, pairing.key_place))
 
 

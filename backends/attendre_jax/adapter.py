@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -26,10 +27,12 @@ def backend() -> Backend:
         to_numpy=np.asarray,
         from_numpy=_from_numpy,
         is_concrete=_is_concrete,
-        compile=jax.jit,
+        compile=_compile,
+        share=_share,
         stop_gradient=jax.lax.stop_gradient,
         kernels={
             "branch": kernels.branch,
+            "erf": jax.scipy.special.erf,
             "exchange_slots": kernels.exchange_slots,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
@@ -41,6 +44,17 @@ def backend() -> Backend:
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:
     return jax.device_put(jnp.asarray(array), device)
+
+
+def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
+    compiled: Callable[..., Any] = jax.jit(function, donate_argnums=donate)
+    return compiled
+
+
+def _share(array: Any, dtype: str | None = None) -> jax.Array:
+    if dtype == "bfloat16":
+        array = np.asarray(array).view(jnp.bfloat16)
+    return jnp.asarray(array)
 
 
 def _is_concrete(array: Any) -> bool:

@@ -25,10 +25,12 @@ def backend() -> Backend:
         from_numpy=_from_numpy,
         is_concrete=_is_concrete,
         compile=_compile,
+        share=_share,
         stop_gradient=torch.Tensor.detach,
         device_of=_device_of,
         kernels={
             "attention": kernels.attention,
+            "erf": torch.erf,
             "exchange_slots": kernels.exchange_slots,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
@@ -61,7 +63,14 @@ def _device_of(tensor: torch.Tensor) -> torch.device:
     return tensor.device
 
 
-def _compile(function: Callable[..., Any]) -> Callable[..., Any]:
+def _share(array: Any, dtype: str | None = None) -> torch.Tensor:
+    array = np.asarray(array)
+    if dtype == "bfloat16":
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """Compile to one graph, without code generation: seconds instead of minutes.
 
     Whether a step traces, and computes the same when traced, does not depend on the code
