@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -183,10 +184,15 @@ def assert_close(got: Any, want: Any, what: str, scale: float = 1.0) -> None:
 
 
 def assert_same(got: Any, want: Any, what: str) -> None:
-    """Check two nested tuples of arrays bit for bit."""
+    """Check two nested tuples or dicts of arrays bit for bit."""
     if want is None or got is None:
         assert got is None, f"{what}: got {got!r}, expected {want!r}"
         assert want is None, f"{what}: got {got!r}, expected {want!r}"
+        return
+    if isinstance(want, Mapping):
+        assert set(got) == set(want), f"{what}: {sorted(got)}, expected {sorted(want)}"
+        for name in want:
+            assert_same(got[name], want[name], f"{what}[{name!r}]")
         return
     if isinstance(want, tuple):
         names = getattr(want, "_fields", range(len(want)))

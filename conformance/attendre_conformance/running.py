@@ -6,7 +6,7 @@ shape), steps run through functions compiled once per spec. The eager path is te
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any
 
@@ -20,6 +20,16 @@ from attendre_core import force_generic
 COMPILED_STREAMS = frozenset({"jax"})
 
 _functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
+
+
+def compiles(backend: Any) -> bool:
+    """Whether streams run compiled on a backend, so that every spec and shape costs seconds."""
+    return backend.name in COMPILED_STREAMS
+
+
+def few(backend: Any, choices: Sequence[Any], most: int = 1) -> list[Any]:
+    """Return all choices, or the first few where each has to be compiled."""
+    return list(choices[:most] if compiles(backend) else choices)
 
 
 def to_numpy(backend: Any, tree: Any) -> Any:

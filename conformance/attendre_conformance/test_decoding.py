@@ -12,28 +12,14 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing
-from attendre_conformance.layer_cases import (
-    HEADS,
-    LAYERS,
-    STREAM,
-    LayerRunner,
-    StackRunner,
-    Text,
-    collected,
-    few,
-    inputs,
-    layers_for,
-    oracle_layers,
-    oracle_queries,
-    plain_block,
-    scheme_rule,
-    seeded_text,
-    table_for,
-    texts,
-)
-from attendre_conformance.layer_oracle import full_attention
+from attendre_conformance.layer_cases import LAYERS, layers_for
+from attendre_conformance.layer_running import LayerRunner, oracle_layers, oracle_queries
 from attendre_conformance.options import law
-from attendre_conformance.running import kept, to_numpy
+from attendre_conformance.oracle.positions import full_attention
+from attendre_conformance.position_cases import scheme_rule, table_for
+from attendre_conformance.running import few, kept, to_numpy
+from attendre_conformance.stack_running import HEADS, StackRunner, collected, inputs, plain_block
+from attendre_conformance.texts import STREAM, Text, seeded_text, texts
 
 pytestmark = pytest.mark.attendre_profile("laws")
 

@@ -11,19 +11,13 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing
-from attendre_conformance.layer_cases import (
-    LAYERS,
-    STREAM,
-    LayerRunner,
-    compiles,
-    few,
-    seeded_text,
-    texts,
-)
-from attendre_conformance.layer_oracle import softmax
+from attendre_conformance.layer_cases import LAYERS
+from attendre_conformance.layer_running import LayerRunner
 from attendre_conformance.options import law
-from attendre_conformance.running import from_numpy, to_numpy
+from attendre_conformance.oracle.positions import softmax
+from attendre_conformance.running import compiles, few, from_numpy, to_numpy
 from attendre_conformance.streams import dyadic, padded
+from attendre_conformance.texts import STREAM, seeded_text, texts
 
 pytestmark = pytest.mark.attendre_profile("laws")
 

@@ -245,7 +245,7 @@ def test_queue_leaves_its_input_alone(backend: Any, data: st.DataObject) -> None
     for step, piece in enumerate(data.draw(pieces(seq), label="pieces")):
         before = to_numpy(backend, state)
         after, evicted = insert(backend, queue, state, piece)
-        assert_trees_same(to_numpy(backend, state), before, f"step {step}: input state")
+        comparing.assert_same(to_numpy(backend, state), before, f"step {step}: input state")
         arrays = (
             from_numpy(backend, piece.data),
             backend.from_numpy(np.array(piece.position)),
@@ -253,18 +253,5 @@ def test_queue_leaves_its_input_alone(backend: Any, data: st.DataObject) -> None
         )
         gift, evicted2 = queue.insert(gift, *arrays, donate=True)
         out, out2 = to_numpy(backend, evicted), to_numpy(backend, evicted2)
-        assert_trees_same(out2, out, f"step {step}: evicted, donated")
+        comparing.assert_same(out2, out, f"step {step}: evicted, donated")
         state = after
-
-
-def assert_trees_same(got: Any, want: Any, what: str) -> None:
-    """Compare nested tuples and dicts of arrays bit for bit."""
-    if isinstance(want, dict):
-        for name in want:
-            assert_trees_same(got[name], want[name], f"{what}[{name!r}]")
-    elif isinstance(want, tuple):
-        for number, (a, b) in enumerate(zip(got, want, strict=True)):
-            name = want._fields[number] if hasattr(want, "_fields") else number
-            assert_trees_same(a, b, f"{what}.{name}")
-    else:
-        comparing.assert_same(got, want, what)

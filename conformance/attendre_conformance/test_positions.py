@@ -12,16 +12,9 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing
-from attendre_conformance.layer_cases import (
-    SCHEMES,
-    WHOLE,
-    LayerRunner,
-    by_index,
-    scheme_rule,
-    table_for,
-    texts,
-)
-from attendre_conformance.layer_oracle import (
+from attendre_conformance.layer_running import LayerRunner, by_index
+from attendre_conformance.options import law
+from attendre_conformance.oracle.positions import (
     Pair,
     alibi_slope,
     angles,
@@ -30,8 +23,9 @@ from attendre_conformance.layer_oracle import (
     pair_logit,
     t5_bucket,
 )
-from attendre_conformance.options import law
+from attendre_conformance.position_cases import SCHEMES, scheme_rule, table_for
 from attendre_conformance.running import from_numpy
+from attendre_conformance.texts import WHOLE, texts
 from attendre_core.positions import Pairing, alibi_slopes, bucket_of
 
 pytestmark = pytest.mark.attendre_profile("laws")

@@ -14,23 +14,22 @@ from numpy.typing import NDArray
 
 import attendre_core as at
 from attendre_conformance import comparing, options
-from attendre_conformance.layer_cases import (
+from attendre_conformance.layer_cases import layer_rule
+from attendre_conformance.options import law
+from attendre_conformance.oracle.layer import OracleLayer
+from attendre_conformance.oracle.stack import Item, OracleStack, full_stack
+from attendre_conformance.position_cases import table_for
+from attendre_conformance.running import compiles, few, from_numpy, to_numpy
+from attendre_conformance.stack_running import (
     HEAD_DIM,
     HEADS,
     KINDS,
     KV_HEADS,
     WIDTH,
     StackRunner,
-    compiles,
-    few,
     inputs,
-    layer_rule,
     plain_block,
-    table_for,
 )
-from attendre_conformance.layer_oracle import Item, OracleLayer, OracleStack, full_stack
-from attendre_conformance.options import law
-from attendre_conformance.running import from_numpy, to_numpy
 
 pytestmark = pytest.mark.attendre_profile("laws")
 

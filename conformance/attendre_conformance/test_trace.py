@@ -13,23 +13,13 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing
-from attendre_conformance.layer_cases import (
-    LAYERS,
-    STREAM,
-    LayerRunner,
-    StackRunner,
-    Text,
-    few,
-    inputs,
-    oracle_layers,
-    oracle_queries,
-    plain_block,
-    seeded_text,
-    texts,
-)
-from attendre_conformance.layer_oracle import Gone
+from attendre_conformance.layer_cases import LAYERS
+from attendre_conformance.layer_running import LayerRunner, oracle_layers, oracle_queries
 from attendre_conformance.options import law
-from attendre_conformance.running import from_numpy, to_numpy
+from attendre_conformance.oracle.layer import Gone
+from attendre_conformance.running import few, from_numpy, to_numpy
+from attendre_conformance.stack_running import StackRunner, inputs, plain_block
+from attendre_conformance.texts import STREAM, Text, seeded_text, texts
 from attendre_core.layer import REASONS
 
 pytestmark = pytest.mark.attendre_profile("laws")

@@ -26,7 +26,7 @@ LAYER_MUTANTS = (
         QUEUE,
         "plan = plan_exchange(stored, offered)",
         "plan = plan_exchange(Rank(stored.primary[..., 1:], stored.order[..., 1:]), offered)",
-        "test_layer_laws.py::test_delay_is_exactly_n",
+        "test_layer_waiting.py::test_delay_is_exactly_n",
     ),
     Mutant(
         "the residual stream does not wait with its query",
@@ -35,49 +35,49 @@ LAYER_MUTANTS = (
         "return queue, _Waiting(\n"
         "            (out.data[0], chunk.carry, *out.data[2:]), out.position, out.valid\n"
         "        )",
-        "test_layer_laws.py::test_everything_travels_with_its_query",
+        "test_layer_waiting.py::test_everything_travels_with_its_query",
     ),
     Mutant(
         "queries attend with the positions of the keys that just came",
         LAYER,
         "return queue, _Waiting(*out)",
         "return queue, _Waiting(out.data, chunk.position, out.valid)",
-        "test_layer_laws.py::test_everything_travels_with_its_query",
+        "test_layer_waiting.py::test_everything_travels_with_its_query",
     ),
     Mutant(
         "a flush leaves the queue full",
         LAYER,
         "return LayerState(kv, emptied._replace(clock=state.queue.clock)), outputs",
         "return LayerState(kv, state.queue), outputs",
-        "test_layer_laws.py::test_drain_equals_flush",
+        "test_layer_waiting.py::test_drain_equals_flush",
     ),
     Mutant(
         "drained from the end",
         LAYER,
         "for start in range(0, self.q_memory.size, length):",
         "for start in reversed(range(0, self.q_memory.size, length)):",
-        "test_layer_laws.py::test_drain_equals_flush",
+        "test_layer_waiting.py::test_drain_equals_flush",
     ),
     Mutant(
         "a drain forgets the last piece if it is short",
         LAYER,
         "for start in range(0, self.q_memory.size, length):",
         "for start in range(0, max(1, self.q_memory.size - length + 1), length):",
-        "test_layer_laws.py::test_drain_equals_flush",
+        "test_layer_waiting.py::test_drain_equals_flush",
     ),
     Mutant(
         "queries attend before the new chunk is inserted",
         LAYER,
         "kv, output = self._attend(kv, waiting, encoding_params, record)",
         "_, output = self._attend(state.kv, waiting, encoding_params, record)",
-        "test_layer_laws.py::test_layer_equals_oracle[first-in]",
+        "test_layer_oracle.py::test_layer_equals_oracle[first-in]",
     ),
     Mutant(
         "scores of queries are not given to the queue",
         LAYER,
         "score=chunk.query_score,",
         "score=None,",
-        "test_layer_laws.py::test_layer_equals_oracle[lra]",
+        "test_layer_oracle.py::test_layer_equals_oracle[lra]",
     ),
     Mutant(
         "padding counts as a position",
@@ -91,21 +91,21 @@ LAYER_MUTANTS = (
         LAYER,
         "            document=document,\n        )\n        return kv, LayerOutput(",
         "            document=None,\n        )\n        return kv, LayerOutput(",
-        "test_layer_laws.py::test_documents_are_read_as_if_each_were_alone",
+        "test_layer_attention.py::test_documents_are_read_as_if_each_were_alone",
     ),
     Mutant(
         "a reset row keeps its waiting queries",
         LAYER,
         "queue = self.q_memory.reset(queue, rows)",
         "queue = queue",
-        "test_layer_laws.py::test_reset_row_is_a_fresh_row",
+        "test_layer_rows.py::test_reset_row_is_a_fresh_row",
     ),
     Mutant(
         "N = M is let through",
         LAYER,
         "if layer.delay >= size:",
         "if layer.delay > size:",
-        "test_layer_laws.py::test_n_must_be_smaller_than_m",
+        "test_layer_mistakes.py::test_n_must_be_smaller_than_m",
     ),
     # decoding
     Mutant(
@@ -157,7 +157,7 @@ LAYER_MUTANTS = (
         LM_INFINITE,
         'limit if side == "past" else -limit',
         "limit",
-        "test_layer_laws.py::test_large_layer_is_full_bidirectional_attention[lm-infinite]",
+        "test_layer_attention.py::test_large_layer_is_full_bidirectional_attention[lm-infinite]",
     ),
     Mutant(
         "LM-Infinite: sorted keys near to some queries are near to all",
@@ -171,7 +171,7 @@ LAYER_MUTANTS = (
         SORTING,
         "score=gather_slots(sorted_state.score, back, axis=axis),",
         "score=sorted_state.score,",
-        "test_layer_laws.py::test_layer_equals_oracle[lfa]",
+        "test_layer_oracle.py::test_layer_equals_oracle[lfa]",
     ),
     Mutant(
         "T5: keys before and after the query change places",
@@ -206,7 +206,7 @@ LAYER_MUTANTS = (
         ROPE,
         "plain = [self.base ** (-2 * i / dim) for i in range(dim // 2)]",
         "plain = [self.base ** (-2 * i / head_dim) for i in range(dim // 2)]",
-        "test_layer_laws.py::test_large_layer_is_full_bidirectional_attention[rope]",
+        "test_layer_attention.py::test_large_layer_is_full_bidirectional_attention[rope]",
     ),
     Mutant(
         "YaRN sharpens once instead of on both sides",

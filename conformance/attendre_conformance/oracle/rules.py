@@ -1,0 +1,49 @@
+"""Policies and memories in words and numbers: what the oracle is told to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PolicyRule:
+    """What an eviction policy does, in words and numbers.
+
+    Attributes
+    ----------
+    kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
+        The family.
+    initial : tuple
+        ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
+    score : tuple
+        ``("logits",)``, ``("softmax",)``, ``("clip", low, high)``, ``("shift", by)`` where ``by``
+        is a number or ``"min"``.
+    pool, heads : str
+        How an LRA score is pooled over queries, and any score over heads.
+    decay, start, hold, sinks
+        As in the policies of the paper.
+    """
+
+    kind: str
+    sinks: int = 0
+    pool: str = "last"
+    heads: str = "sum"
+    decay: float = 0.0
+    initial: tuple[str, float] = ("sigmas", 1.0)
+    score: tuple[Any, ...] = ("logits",)
+    hold: bool = False
+    start: str = "sum"
+
+
+@dataclass(frozen=True)
+class MemoryRule:
+    """What a memory does, in words and numbers."""
+
+    size: int
+    policy: PolicyRule
+    present: str = "compete"
+    per_head: bool = False
+    protect_recent: int = 0
+    pin: tuple[tuple[int, int], ...] = ()
+    scale: float | None = None
