@@ -79,7 +79,7 @@ class LMInfinite(Encoding):
 
         def far(side: str, part: slice) -> Array:
             distance = place[..., None] - at[:, :, None, None, part]
-            return distance > self.n_local if side == "past" else distance < -self.n_local
+            return distance >= self.n_local if side == "past" else distance <= -self.n_local
 
         if pairing.key_sorted:
             edges = self._edges(pairing)
@@ -110,10 +110,10 @@ class LMInfinite(Encoding):
 
         n = self.n_local
         edges = (
-            xp.min(number(at < lowest - n)),
-            xp.max(number(at < highest - n)),
-            xp.min(number(at <= lowest + n)),
-            xp.max(number(at <= highest + n)),
+            xp.min(number(at <= lowest - n)),
+            xp.max(number(at <= highest - n)),
+            xp.min(number(at < lowest + n)),
+            xp.max(number(at < highest + n)),
         )
         return tuple(int(edge) for edge in edges)  # type: ignore[return-value]
 

@@ -15,7 +15,7 @@ from attendre_conformance import comparing
 from attendre_conformance.layer_cases import LAYERS, layers_for
 from attendre_conformance.layer_running import LayerRunner, oracle_layers, oracle_queries
 from attendre_conformance.options import law
-from attendre_conformance.oracle.positions import full_attention
+from attendre_conformance.oracle.positions import Pair, full_attention, pair_logit
 from attendre_conformance.position_cases import scheme_rule, table_for
 from attendre_conformance.running import few, kept, to_numpy
 from attendre_conformance.stack_running import HEADS, StackRunner, collected, inputs, plain_block
@@ -90,6 +90,31 @@ def test_decoding_is_full_causal_attention_without_eviction(
         )
 
 
+def rounding_decides(text: Text, row: int, places: list[int], layer: Any) -> list[bool]:
+    """Tell for each head whether the top K of the last of these places hangs on rounding.
+
+    Logits of dyadic numbers are exact, and so are their ties. A turned key is rounded: where the
+    K-th and the next logit are closer than `comparing.NEAR`, either may rightly be retrieved. A
+    query of zeros has logits of zero in any scheme.
+    """
+    rule, table = scheme_rule(layer.encoding), table_for(layer.encoding, STREAM.heads)
+    last, k = places[-1], layer.top_k
+    if k is None or len(places) <= k or (text.exact and rule.exact):
+        return [False] * STREAM.heads
+    found = []
+    for head in range(STREAM.heads):
+        query, own = text.query[row, last, head], head // (STREAM.heads // STREAM.kv_heads)
+        at_, logits = int(text.position[row, last]), []
+        for j in places:
+            vectors = query.astype(np.float64), text.key[row, j, own].astype(np.float64)
+            pair = Pair(*vectors, at_, int(text.position[row, j]), head, STREAM.heads)
+            logits.append(pair_logit(rule, pair, STREAM.head_dim**-0.5, table))
+        logits.sort(reverse=True)
+        gap = (logits[k - 1] - logits[k]) / max(1.0, abs(logits[k]))
+        found.append(bool(np.any(query)) and gap < comparing.NEAR)
+    return found
+
+
 @law(0.15)
 @given(data=st.data())
 def test_prefix_is_never_evicted(backend: Any, data: st.DataObject) -> None:
@@ -100,7 +125,7 @@ def test_prefix_is_never_evicted(backend: Any, data: st.DataObject) -> None:
     names = [name for name in LAYERS if name not in ("lra-scored-queue", "per-head-lra-in-cache")]
     name = data.draw(st.sampled_from(layers_for(backend, names)), label="layer")
     room = data.draw(st.sampled_from(few(backend, (2, 1, 5))), label="room")
-    text = data.draw(texts(STREAM, exact=False), label="text")
+    text = data.draw(texts(STREAM), label="text")
     layer = LAYERS[name]
     runner = LayerRunner(backend, layer)
     state = read_prefix(runner, text)
@@ -134,7 +159,13 @@ def test_prefix_is_never_evicted(backend: Any, data: st.DataObject) -> None:
                 text.position[b, places], np.ones(len(places), dtype=bool),
                 rule=rule, causal=True, table=table, top_k=layer.top_k,
             )  # fmt: skip
-            comparing.assert_close(out.value[b, 0], want[-1], f"{where}: output")
+            for head, unclear in enumerate(rounding_decides(text, b, places, layer)):
+                if unclear:
+                    event("a head left out: rounding decides its top K")
+                    continue
+                comparing.assert_close(
+                    out.value[b, 0, head], want[-1, head], f"{where}, head {head}: output"
+                )
 
 
 @law(0.1)
