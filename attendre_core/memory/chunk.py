@@ -52,15 +52,27 @@ class NewEntries(NamedTuple):
             **{name: joined(name) for name in self._fields[:9]},
         )
 
+    @property
+    def broken(self) -> Array:
+        """Boolean, shaped as the records: real, but with NaN or infinity, so it may not enter."""
+        return self.valid & ~self.enter
+
     def cleared(self, slot: Array, slots: int) -> NewEntries:
-        """Make padding fit to be written: what it leaves behind is an empty slot."""
+        """Make padding fit to be written: what it leaves behind is an empty slot of zeros."""
         xp = backend_of(self.key).xp
         empty = xp.astype(slot, xp.int32) - slots
+        real = self.valid if self.valid.ndim == 3 else self.valid[:, None, :]
+
+        def blank(x: Array) -> Array:
+            # Not only hidden: a weight of zero times NaN is NaN.
+            return xp.where(real[..., None], x, xp.zeros_like(x))
+
         return self._replace(
-            valid=self.enter,
-            position=xp.where(self.enter, self.position, xp.full_like(self.position, -1)),
-            score=xp.where(self.enter, self.score, xp.zeros_like(self.score)),
-            arrival=xp.where(self.enter, self.arrival, empty),
+            key=blank(self.key),
+            value=blank(self.value),
+            position=xp.where(self.valid, self.position, xp.full_like(self.position, -1)),
+            score=xp.where(self.valid, self.score, xp.zeros_like(self.score)),
+            arrival=xp.where(self.valid, self.arrival, empty),
         )
 
 
@@ -96,6 +108,9 @@ def new_entries(
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "key", key, valid, (0, 1))
     finite = finite & checks.finite_rows(where, "value", value, valid, (0, 1))
+    if score is not None:
+        checks.shape(where, "score", score, "batch, seq", (batch, seq), _ONE_EACH)
+        finite = finite & checks.finite_rows(where, "score", score, valid, (0, 1))
     enter = valid & finite
     pins = check_flags(where, "pinned", pinned, (batch, seq), key, default=False)
     for start, stop in memory.pin:
@@ -105,8 +120,6 @@ def new_entries(
         _check_pins(where, memory.size, state, pins)
     kind = state.score.dtype
     if score is not None:
-        checks.shape(where, "score", score, "batch, seq", (batch, seq), _ONE_EACH)
-        checks.finite_rows(where, "score", score, valid, (0, 1))
         score = xp.where(enter, xp.astype(score, kind), xp.zeros_like(score, dtype=kind))
     check_metadata(where, state.aux, aux, (batch, seq), state.valid.ndim)
     padding = -1 - numbers(seq, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from attendre_core import checks
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.memory.chunk import NewEntries
@@ -51,7 +52,12 @@ def insert_competing(
 def insert_visible(
     memory: KeyValueMemory, state: KeyValueState, new: NewEntries, donate: bool
 ) -> tuple[KeyValueState, EvictedEntries]:
-    """Cut the chunks before down to the size and let the new chunk in whole."""
+    """Cut the chunks before down to the size and let the new chunk in whole.
+
+    A broken entry does not come in and is handed back. As many come back as there is room, so
+    the best of those that would have gone stays in its stead until the next insertion; nothing
+    is lost, and no more than size + chunk entries are held.
+    """
     room, count = state.key.shape[2] - memory.size, new.valid.shape[-1]
     if room == 0:
         state = grown(state, count)
@@ -65,7 +71,9 @@ def insert_visible(
     if count < room:
         new = new.padded(_nothing(state, room - count))
     stored = stored_of(state)
-    plan = plan_room(_rank(memory, stored, state.clock), room, new.count > 0)
+    # Where values may be read, a broken entry has raised an error already.
+    refused = None if checks.may_read(new.valid) else new.broken
+    plan = plan_room(_rank(memory, stored, state.clock), room, new.count > 0, refused)
     xp = backend_of(state.key).xp
     survives, _ = exchange_slots(
         state.valid, plan.slot, xp.zeros_like(plan.write), plan.write, axis=state.valid.ndim - 1

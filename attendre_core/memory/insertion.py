@@ -21,6 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.ops.counting import running_count
 from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import exchange_slots, gather_slots, slot_sources
 from attendre_core.policies.base import Policy, Stored
@@ -123,12 +124,24 @@ def plan_exchange(stored: Rank, new: Rank) -> Plan:
     )
 
 
-def plan_room(stored: Rank, count: int, active: Array) -> Plan:
-    """Clear the lowest ``count`` slots of the active rows, whatever comes."""
+def plan_room(stored: Rank, count: int, active: Array, refused: Array | None = None) -> Plan:
+    """Clear the lowest ``count`` slots of the active rows for new entries, whatever comes.
+
+    Parameters
+    ----------
+    refused
+        Boolean, (..., count): new entries that may not enter and are handed back at once. They
+        are paired with the highest of these slots, which keep what they hold.
+    """
     xp = namespace_of(stored.primary)
     slot = lowest(stored.primary, stored.order, count)
     active = xp.reshape(active, active.shape + (1,) * (slot.ndim - 1))
-    return Plan(slot, xp.broadcast_to(active, slot.shape), None, None)
+    write = xp.broadcast_to(active, slot.shape)
+    if refused is None:
+        return Plan(slot, write, None, None)
+    place = xp.where(refused, count - running_count(refused), running_count(~refused) - 1)
+    slot = xp.take_along_axis(slot, xp.astype(place, slot.dtype), axis=-1)
+    return Plan(slot, write & ~refused, None, None)
 
 
 def plan_sources(plan: Plan, slots: int) -> tuple[Array, Array] | None:

@@ -263,6 +263,13 @@ class KeyValueMemory:
             As many entries as were inserted, of which only the valid ones are real: old ones
             displaced and new ones refused. With ``present="visible"``, what left of the chunks
             before, (batch, chunk).
+
+        Notes
+        -----
+        An entry with NaN or infinity raises an error where values may be read (see
+        `value_checks`); elsewhere it never enters and is handed back. With
+        ``present="visible"`` it is handed back in the stead of one of the chunks before, which
+        stays until the next insertion.
         """
         where = "KeyValueMemory.insert"
         checks.same_library(where, tuple(state), key, value, position, valid, aux, pinned, score)
