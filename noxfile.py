@@ -28,7 +28,10 @@ WORKERS = ("-n", "2")
 #: of the documentation, whose examples are tests, draw with matplotlib.
 SHARED = {
     "plain": [[*CONFORMANCE, *EXTRAS["eval"]]],
-    "frameworks": [[TORCH], [*EXTRAS["jax"], *CONFORMANCE, *EXTRAS["eval"]]],
+    "frameworks": [
+        [TORCH],
+        [*EXTRAS["jax"], *CONFORMANCE, *EXTRAS["eval"], *EXTRAS["zoo"], *EXTRAS["parity"]],
+    ],
 }
 #: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.
 BACKENDS = {

@@ -18,6 +18,7 @@ from attendre_core.backend import (
 )
 from attendre_core.checks import value_checks
 from attendre_core.errors import (
+    CheckpointError,
     ChunkTooLongWarning,
     ConfigError,
     DTypeError,
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         InCache,
         Interpolation,
         LearnedPositions,
+        Llama3Scaling,
         LMInfinite,
         NoPosition,
         RoPE,
@@ -95,6 +97,11 @@ if TYPE_CHECKING:
         PRESETS,
         MemoryConfig,
         preset,
+    )
+    from attendre_core.zoo import (
+        Model,
+        Stream,
+        load,
     )
 
 # Imported when first asked for.
@@ -122,6 +129,7 @@ __getattr__ = lazy_names(
             "InCache",
             "Interpolation",
             "LearnedPositions",
+            "Llama3Scaling",
             "LMInfinite",
             "NoPosition",
             "RoPE",
@@ -135,6 +143,11 @@ __getattr__ = lazy_names(
             "preset",
         ),
         "attendre_core.convert": ("convert",),
+        "attendre_core.zoo": (
+            "Model",
+            "Stream",
+            "load",
+        ),
     },
 )
 
@@ -190,6 +203,7 @@ __all__ = [  # noqa: RUF022 - grouped by subject
     "Interpolation",
     "LMInfinite",
     "LearnedPositions",
+    "Llama3Scaling",
     "NTK",
     "NoPosition",
     "RoPE",
@@ -200,6 +214,10 @@ __all__ = [  # noqa: RUF022 - grouped by subject
     "PRESETS",
     "MemoryConfig",
     "preset",
+    # models
+    "Model",
+    "Stream",
+    "load",
     # array libraries
     "Backend",
     "available_backends",
@@ -211,6 +229,7 @@ __all__ = [  # noqa: RUF022 - grouped by subject
     "ops",
     "register_backend",
     # what can go wrong
+    "CheckpointError",
     "ChunkTooLongWarning",
     "ConfigError",
     "DTypeError",

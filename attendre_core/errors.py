@@ -5,6 +5,7 @@ The classes derive from the built-in ones, so ``except ValueError`` keeps workin
 """
 
 __all__ = [
+    "CheckpointError",
     "ChunkTooLongWarning",
     "ConfigError",
     "DTypeError",
@@ -34,6 +35,10 @@ class LibraryMixError(TypeError):
 
 class NonFiniteError(ValueError):
     """NaN or infinity where only finite numbers make sense."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint is damaged, incomplete, or of a kind that cannot be loaded."""
 
 
 class StateError(ValueError):

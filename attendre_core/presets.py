@@ -18,6 +18,13 @@ __all__ = ["PRESETS", "MemoryConfig", "preset"]
 #: Names that `preset` knows; any LFA-<decay> is understood too.
 PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 
+_WORDS = {
+    "present": ("compete", "visible"),
+    "positions": ("clamp", "model", "in-cache"),
+    "finish": ("drain", "flush"),
+    "decode": ("separate", "inside"),
+}
+
 
 @dataclass(frozen=True)
 class MemoryConfig:
@@ -34,6 +41,17 @@ class MemoryConfig:
         S and K: how much is read at a time, how many entries each query retrieves (None = all).
     present
         See `KeyValueMemory`.
+    positions
+        What rotary positions do beyond the length a model was trained on: ``"clamp"`` treats
+        everything farther away as that far (LM-Infinite, the paper's choice), ``"model"`` goes
+        on counting, ``"in-cache"`` counts what is stored instead (StreamingLLM).
+    finish
+        How waiting queries come out at the end of the input: ``"drain"`` or ``"flush"``.
+    decode
+        Where generated tokens go: ``"separate"``, a cache beside what was read, which then
+        stays whole; or ``"inside"``, where they compete with it.
+    encoder_outputs
+        O: how many outputs of an encoder its decoder attends to.
     layers
         Policies of single layers that differ: ((layer, policy), ...).
 
@@ -52,6 +70,10 @@ class MemoryConfig:
     chunk: int = 128
     top_k: int | None = None
     present: Literal["compete", "visible"] = "compete"
+    positions: Literal["clamp", "model", "in-cache"] = "clamp"
+    finish: Literal["drain", "flush"] = "drain"
+    decode: Literal["separate", "inside"] = "separate"
+    encoder_outputs: int = 8192
     layers: tuple[tuple[int, Policy], ...] = ()
 
     def __post_init__(self) -> None:
@@ -65,6 +87,13 @@ class MemoryConfig:
                 "kv_size. A query that waits for N positions would find its own and all earlier "
                 "keys evicted. Half of kv_size is a good choice."
             )
+        checks.whole_number(
+            where, "encoder_outputs", self.encoder_outputs, least=1, hint="It counts positions."
+        )
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                given = getattr(self, name)
+                raise ConfigError(f"{where}: {name} is {given!r}, expected {' or '.join(words)}.")
         if self.top_k is not None:
             checks.whole_number(where, "top_k", self.top_k, least=1, hint="None retrieves all.")
             if self.top_k > self.kv_size:

@@ -26,7 +26,7 @@ from attendre_core.memory.chunk import check_flags
 from attendre_core.ops.counting import running_count
 from attendre_core.ops.slots import exchange_slots
 
-__all__ = ["Block", "Stack", "StackOutput"]
+__all__ = ["Block", "Flow", "Stack", "StackOutput", "in_order"]
 
 
 class Block(Protocol):
@@ -240,7 +240,8 @@ class Stack:
             state, rest = self.flush(state, blocks)
         else:
             state, rest = self.drain(state, blocks, chunk)
-        return _in_order(outputs + rest, batch, length), state
+        pieces = [(out.x, out.metadata[0], out.valid) for out in outputs + rest]
+        return in_order(pieces, batch, length), state
 
     def reset(self, state: tuple[LayerState, ...], rows: Array) -> tuple[LayerState, ...]:
         """Forget single rows in every layer; ``rows`` is boolean, (batch,)."""
@@ -348,20 +349,31 @@ def _padded(array: Array, length: int) -> Array:
     return found.xp.concat([array, zeros], axis=1)
 
 
-def _in_order(outputs: list[StackOutput], batch: int, length: int) -> Array:
-    """Write every valid output to the index that travelled with it."""
-    first = outputs[0].x
+def in_order(pieces: Sequence[tuple[Array, Array, Array]], batch: int, length: int) -> Array:
+    """Put outputs in their places.
+
+    Parameters
+    ----------
+    pieces
+        Output (batch, n, C), its places, integer (batch, n), and which are real, (batch, n).
+
+    Returns
+    -------
+    array
+        (batch, length, C): zeros where nothing came.
+    """
+    first = pieces[0][0]
     found = backend_of(first)
     xp = found.xp
-    most = max(out.x.shape[1] for out in outputs)
+    most = max(x.shape[1] for x, _, _ in pieces)
     result = xp.zeros(
         (batch, length + most, first.shape[2]), dtype=first.dtype, device=found.device_of(first)
     )
-    for out in outputs:
+    for x, place, valid in pieces:
         # What is not real is written behind the end, each to a place of its own.
-        aside = xp.zeros_like(out.metadata[0]) + (length + numbers(out.x.shape[1], first))
-        index = xp.astype(xp.where(out.valid, out.metadata[0], aside), _index_dtype(first))
-        result, _ = exchange_slots(result, index, out.x, out.valid, axis=1, donate=True)
+        aside = xp.zeros_like(place) + (length + numbers(x.shape[1], first))
+        index = xp.astype(xp.where(valid, place, aside), _index_dtype(first))
+        result, _ = exchange_slots(result, index, x, valid, axis=1, donate=True)
     return result[:, :length, ...]
 
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from attendre_core.positions.none import NoPosition
     from attendre_core.positions.relative_table import T5Bias, bucket_of
     from attendre_core.positions.rope import RoPE
-    from attendre_core.positions.scaling import NTK, Interpolation, YaRN
+    from attendre_core.positions.scaling import NTK, Interpolation, Llama3Scaling, YaRN
     from attendre_core.positions.window import Window
 
 __getattr__ = lazy_names(
@@ -35,6 +35,7 @@ __getattr__ = lazy_names(
         "attendre_core.positions.scaling": (
             "NTK",
             "Interpolation",
+            "Llama3Scaling",
             "YaRN",
         ),
         "attendre_core.positions.window": ("Window",),
@@ -50,6 +51,7 @@ __all__ = [
     "Interpolation",
     "LMInfinite",
     "LearnedPositions",
+    "Llama3Scaling",
     "NoPosition",
     "Pairing",
     "RoPE",

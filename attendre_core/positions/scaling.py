@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from attendre_core.errors import ConfigError
 
-__all__ = ["NTK", "Interpolation", "Scaling", "YaRN"]
+__all__ = ["NTK", "Interpolation", "Llama3Scaling", "Scaling", "YaRN"]
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,55 @@ class YaRN:
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
-Scaling = Interpolation | NTK | YaRN
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """The rule of Llama 3.1: interpolate slow rotations, keep fast ones, blend between.
+
+    Parameters
+    ----------
+    factor
+        How many times longer than trained.
+    original_length
+        The trained length.
+    low, high
+        Rotations over the trained length below which a frequency is interpolated, and above
+        which it is kept.
+
+    Examples
+    --------
+    >>> Llama3Scaling(8.0, 8192).frequencies([1.0, 1e-5], 500000.0, 4)
+    [1.0, 1.25e-06]
+    """
+
+    factor: float
+    original_length: int
+    low: float = 1.0
+    high: float = 4.0
+
+    def __post_init__(self) -> None:
+        _factor("Llama3Scaling", self.factor)
+        if self.original_length < 1 or not self.low < self.high:
+            raise ConfigError(
+                f"Llama3Scaling: original_length is {self.original_length}, low {self.low} and "
+                f"high {self.high}, expected a positive length and low < high."
+            )
+
+    def frequencies(self, plain: list[float], base: float, dim: int) -> list[float]:
+        """Return the frequencies to use instead of the plain ones."""
+        result = []
+        for f in plain:
+            turns = self.original_length * f / (2 * math.pi)
+            kept = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+            result.append(f * kept + f / self.factor * (1.0 - kept))
+        return result
+
+    @property
+    def temperature(self) -> float:
+        """Multiplies queries and keys."""
+        return 1.0
+
+
+Scaling = Interpolation | NTK | YaRN | Llama3Scaling
 
 
 def _factor(where: str, factor: float) -> None:

@@ -1,0 +1,178 @@
+"""From the logits of the last token to a text: greedy, by chance, or by beams."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from attendre_core.zoo.sampling import Sampling, log_softmax
+from attendre_core.zoo.writing import Writer
+
+__all__ = ["Ending", "continue_by_beams", "continue_rows"]
+
+#: Called with the row, the new token, and the text of the row so far.
+OnToken = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """When a text is over.
+
+    Attributes
+    ----------
+    limit
+        New tokens at most.
+    end
+        Token ids that end a text; they are not part of it.
+    stop
+        Texts that end it; it is cut before them.
+    never
+        Token ids that must not be chosen.
+    decode
+        Turns token ids into text; needed for ``stop``.
+    """
+
+    limit: int
+    end: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    never: tuple[int, ...] = ()
+    decode: Callable[[Sequence[int]], str] | None = None
+
+    def text(self, tokens: Sequence[int]) -> str:
+        """Return the text of generated tokens, empty without a tokenizer."""
+        return "" if self.decode is None else self.decode(tokens)
+
+    def stopped(self, tokens: Sequence[int]) -> bool:
+        """Whether the text contains something to stop at."""
+        return bool(self.stop) and any(word in self.text(tokens) for word in self.stop)
+
+    def cut(self, text: str) -> str:
+        """Cut a text before the first thing to stop at."""
+        places = [text.find(word) for word in self.stop if word in text]
+        return text[: min(places)] if places else text
+
+    def without(self, logits: Any) -> Any:
+        """Make what must not be chosen impossible."""
+        if self.never:
+            logits = np.array(logits)
+            logits[..., list(self.never)] = -np.inf
+        return logits
+
+
+def continue_rows(
+    writer: Writer,
+    logits: Any,
+    ending: Ending,
+    sampling: Sampling,
+    seed: int,
+    on_token: OnToken | None,
+) -> list[list[int]]:
+    """Continue every row until it ends; ``logits`` are those of the next token, (batch, vocab)."""
+    rows: list[list[int]] = [[] for _ in range(len(logits))]
+    # Each row has its own numbers, so that a text does not depend on its neighbours.
+    chance = [np.random.default_rng((seed, row)) for row in range(len(rows))]
+    active = np.ones(len(rows), dtype=bool)
+    for step in range(ending.limit):
+        tokens = np.zeros(len(rows), dtype=np.int32)
+        logits = ending.without(logits)
+        for row in np.flatnonzero(active).tolist():
+            token = sampling.choose(logits[row], chance[row])
+            tokens[row] = token
+            if token in ending.end:
+                active[row] = False
+                continue
+            rows[row].append(token)
+            if on_token is not None:
+                on_token(row, token, ending.text(rows[row]))
+            active[row] = not ending.stopped(rows[row])
+        if not active.any() or step + 1 == ending.limit:
+            break
+        logits = writer.write(tokens, active)
+    return rows
+
+
+@dataclass
+class _Beams:
+    """The beams of one text: finished ones, best first, and the scores of those alive."""
+
+    width: int
+    penalty: float
+    done: list[tuple[float, list[int]]] = field(default_factory=list)
+
+    def add(self, total: float, tokens: list[int], length: int) -> None:
+        """Keep a finished text if it is among the best."""
+        self.done.append((total / max(length, 1) ** self.penalty, tokens))
+        self.done.sort(key=lambda pair: -pair[0])
+        del self.done[self.width :]
+
+    def is_over(self, best_alive: float, length: int) -> bool:
+        """Whether no beam that is alive can become better than the worst finished one."""
+        if len(self.done) < self.width:
+            return False
+        return bool(self.done[-1][0] >= best_alive / max(length, 1) ** self.penalty)
+
+
+def continue_by_beams(
+    writer: Writer, logits: Any, ending: Ending, width: int, penalty: float
+) -> list[list[int]]:
+    """Continue every row with the likeliest text that ``width`` beams find.
+
+    Parameters
+    ----------
+    logits
+        Of the next token, (batch, vocabulary).
+    penalty
+        Sums of log-probabilities are divided by length ** penalty.
+    """
+    batch, vocabulary = logits.shape
+    writer.reorder(np.repeat(np.arange(batch), width))
+    texts: list[list[list[int]]] = [[[] for _ in range(width)] for _ in range(batch)]
+    totals = np.full((batch, width), -np.inf)
+    totals[:, 0] = 0.0
+    logits = np.repeat(logits, width, axis=0)
+    beams = [_Beams(width, penalty) for _ in range(batch)]
+    over = np.zeros(batch, dtype=bool)
+    for step in range(ending.limit):
+        chance = log_softmax(ending.without(logits).astype(np.float64))
+        scores = totals[:, :, None] + chance.reshape(batch, width, vocabulary)
+        source = np.zeros((batch, width), dtype=np.int64)
+        tokens = np.zeros((batch, width), dtype=np.int32)
+        for row in np.flatnonzero(~over).tolist():
+            flat = scores[row].reshape(-1)
+            best = np.argsort(-flat, kind="stable")[: width * (1 + max(len(ending.end), 1))]
+            kept: list[tuple[float, int, int, list[int]]] = []
+            for place in best:
+                beam, token = divmod(int(place), vocabulary)
+                text = texts[row][beam]
+                if flat[place] == -np.inf:
+                    continue
+                if token in ending.end:
+                    if len(kept) < width:
+                        beams[row].add(float(flat[place]), text, step + 1)
+                    continue
+                if len(kept) == width:
+                    break
+                if ending.stopped([*text, token]):
+                    beams[row].add(float(flat[place]), [*text, token], step + 1)
+                    continue
+                kept.append((float(flat[place]), beam, token, [*text, token]))
+            if not kept or beams[row].is_over(kept[0][0], step + 1):
+                over[row] = True
+                continue
+            totals[row] = -np.inf
+            for i, (total, beam, token, text) in enumerate(kept):
+                totals[row, i], source[row, i], tokens[row, i] = total, beam, token
+                texts[row][i] = text
+        if over.all() or step + 1 == ending.limit:
+            break
+        writer.reorder((np.arange(batch)[:, None] * width + source).reshape(-1))
+        logits = writer.write(tokens.reshape(-1), np.repeat(~over, width))
+    for row in range(batch):
+        if not over[row]:
+            for i in range(width):
+                if totals[row, i] > -np.inf:
+                    beams[row].add(float(totals[row, i]), texts[row][i], len(texts[row][i]))
+    return [b.done[0][1] if b.done else [] for b in beams]

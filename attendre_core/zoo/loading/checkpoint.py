@@ -1,0 +1,165 @@
+"""What a loader needs to know about a file of weights, whatever its format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from attendre_core.backend import Array, Backend
+from attendre_core.checks import dtype_named
+from attendre_core.errors import CheckpointError
+from attendre_core.tree import tree_leaves, tree_map
+from attendre_core.zoo.architecture import Architecture, Params, Tensor
+from attendre_core.zoo.config import RawConfig
+
+__all__ = ["Checkpoint", "Stored", "load_parameters"]
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor as it lies in a file, usually mapped and not read yet.
+
+    Attributes
+    ----------
+    array
+        In NumPy; the bits as uint16 for bfloat16, which NumPy lacks.
+    dtype
+        ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``.
+    """
+
+    array: Any
+    dtype: str
+
+
+class Checkpoint(Protocol):
+    """Weights and configuration of one model."""
+
+    where: str
+    config: RawConfig
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor; None if there is no such tensor."""
+
+    def read(self, name: str) -> Stored:
+        """Return a tensor."""
+
+
+def load_parameters(
+    checkpoint: Checkpoint,
+    architecture: Architecture,
+    backend: Backend,
+    dtype: str,
+    *,
+    progress: bool | None,
+) -> Params:
+    """Read all parameters of an architecture; every problem is found before the first is read.
+
+    Parameters
+    ----------
+    dtype
+        What they become; ``"auto"`` leaves them as they are stored.
+    progress
+        Whether to show a bar; None shows one on a terminal.
+    """
+    wanted: list[Tensor] = list(tree_leaves(architecture.parameters()))
+    names = _found(checkpoint, architecture, wanted)
+    bar = _bar(len(wanted), progress)
+    read: dict[Tensor, Array] = {}
+
+    def placed(tensor: Tensor) -> Array:
+        if tensor not in read:
+            stored = checkpoint.read(names[tensor.name])
+            array = stored.array
+            if tensor.rows is not None:
+                array = array[tensor.rows[0] : tensor.rows[1]]
+            if tensor.transposed:
+                array = array.T
+            read[tensor] = _placed(backend, array, stored.dtype, dtype)
+        bar.update()
+        return read[tensor]
+
+    try:
+        params: Params = tree_map(placed, architecture.parameters())
+    finally:
+        bar.close()
+    return params
+
+
+def _found(
+    checkpoint: Checkpoint, architecture: Architecture, wanted: list[Tensor]
+) -> dict[str, str]:
+    """Find every tensor under its name or with a prefix more or less; list what is wrong."""
+    names: dict[str, str] = {}
+    problems = []
+    for tensor in wanted:
+        candidates = [tensor.name]
+        for prefix in architecture.prefixes:
+            candidates += [tensor.name.removeprefix(prefix), prefix + tensor.name]
+        name = next((c for c in candidates if checkpoint.shape(c) is not None), None)
+        if name is None:
+            problems.append(f"{tensor.name} is missing")
+            continue
+        names[tensor.name] = name
+        given = checkpoint.shape(name) or ()
+        if not _fits(tensor, given):
+            problems.append(f"{name} has shape {given}, expected {tensor.shape}")
+    if problems:
+        shown = "; ".join(problems[:4]) + ("; ..." if len(problems) > 4 else "")
+        raise CheckpointError(
+            f"{checkpoint.where}: {len(problems)} of {len(wanted)} tensors do not fit the "
+            f"configuration: {shown}. Download the checkpoint again, or check that config.json "
+            "belongs to it. Nothing was loaded."
+        )
+    return names
+
+
+def _fits(tensor: Tensor, given: tuple[int, ...]) -> bool:
+    expected = tensor.shape[::-1] if tensor.transposed else tensor.shape
+    if tensor.rows is None:
+        return given == expected
+    start, stop = tensor.rows
+    return (
+        len(given) == len(expected)
+        and given[1:] == expected[1:]
+        and stop <= given[0]
+        and stop - start == expected[0]
+    )
+
+
+def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
+    """Hand an array over to the library, shared with the file where nothing has to change."""
+    share = backend.share
+    if share is None:
+        if stored == "bfloat16":
+            array = (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
+        result = backend.from_numpy(array)
+    else:
+        result = share(array, stored)
+    if wanted == "auto":
+        return result
+    dtype = dtype_named(backend.xp, wanted)
+    return result if result.dtype == dtype else backend.xp.astype(result, dtype)
+
+
+class _Silent:
+    def update(self) -> None:
+        """Say nothing."""
+
+    def close(self) -> None:
+        """Say nothing."""
+
+
+def _bar(total: int, progress: bool | None) -> Any:
+    """Return a progress bar on stderr; by default only where somebody looks."""
+    if progress is False:
+        return _Silent()
+    try:
+        from tqdm import tqdm
+    except ModuleNotFoundError:
+        return _Silent()
+    return tqdm(
+        total=total, desc="loading", unit=" tensors", leave=False,
+        disable=None if progress is None else False,
+    )  # fmt: skip

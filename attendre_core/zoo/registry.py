@@ -1,0 +1,30 @@
+"""Which architecture a configuration asks for: one line each."""
+
+from __future__ import annotations
+
+from attendre_core.errors import CheckpointError
+from attendre_core.zoo.architecture import Architecture
+from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.llama import Llama
+
+__all__ = ["ARCHITECTURES", "architecture_of"]
+
+#: ``model_type`` of a configuration to the class that reads it.
+ARCHITECTURES: dict[str, type[Architecture]] = {
+    "llama": Llama,
+    "mistral": Llama,
+    "qwen2": Llama,
+    "qwen3": Llama,
+}
+
+
+def architecture_of(config: RawConfig) -> Architecture:
+    """Return the architecture that a configuration describes."""
+    kind = config.word("model_type")
+    if kind not in ARCHITECTURES:
+        raise CheckpointError(
+            f"{config.where}: model_type is {kind[:80]!r}, expected one of "
+            f"{', '.join(sorted(ARCHITECTURES))}. A new architecture is one file and one line in "
+            "attendre_core/zoo/registry.py."
+        )
+    return ARCHITECTURES[kind].from_config(config)

@@ -1,0 +1,54 @@
+"""Token ids as users give them, and as a model reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from attendre_core.errors import ConfigError, DTypeError
+
+__all__ = ["padded", "rows_of"]
+
+
+def rows_of(where: str, tokens: Any, vocabulary: int) -> list[list[int]]:
+    """Turn a list of ids, a list of lists of different lengths, or an array, into rows.
+
+    Examples
+    --------
+    >>> rows_of("encode", [5, 6], 10), rows_of("encode", [[1], [2, 3]], 10)
+    ([[5, 6]], [[1], [2, 3]])
+    """
+    if hasattr(tokens, "tolist"):
+        tokens = tokens.tolist()
+    if not isinstance(tokens, Sequence) or isinstance(tokens, str):
+        raise DTypeError(
+            f"{where}: tokens is a {type(tokens).__name__}, expected token ids: a list, a list of "
+            "lists, or an integer array."
+        )
+    nested = bool(tokens) and not isinstance(tokens[0], (int, np.integer))
+    rows = [list(row) for row in tokens] if nested else [list(tokens)]
+    for number, row in enumerate(rows):
+        for place, token in enumerate(row):
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)):
+                raise DTypeError(
+                    f"{where}: token {place} of row {number} is {token!r}, expected a whole number."
+                )
+            if not 0 <= token < vocabulary:
+                raise ConfigError(
+                    f"{where}: token {place} of row {number} is {token}, expected 0 to "
+                    f"{vocabulary - 1}. Is this the tokenizer of the model?"
+                )
+    return [[int(token) for token in row] for row in rows]
+
+
+def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
+    """Fill rows up behind their end: int32 ids and boolean flags, (rows, length)."""
+    longest = max((len(row) for row in rows), default=0) if length is None else length
+    tokens = np.zeros((len(rows), longest), dtype=np.int32)
+    valid = np.zeros((len(rows), longest), dtype=bool)
+    for number, row in enumerate(rows):
+        tokens[number, : len(row)] = row
+        valid[number, : len(row)] = True
+    return tokens, valid

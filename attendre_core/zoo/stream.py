@@ -1,0 +1,238 @@
+"""Input that arrives over time: feed it, write from it, save it, go on elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from attendre_core.backend import Array
+from attendre_core.errors import ConfigError, StateError
+from attendre_core.layer.encoder_output import EncoderOutputMemory
+from attendre_core.memory.report import MemoryReport
+from attendre_core.zoo.growing import GrowingReader
+from attendre_core.zoo.reading import Hidden, Reader
+from attendre_core.zoo.rows import padded, rows_of
+from attendre_core.zoo.sampling import Sampling
+from attendre_core.zoo.saving import read_arrays, write_arrays
+from attendre_core.zoo.writing import Writer
+
+if TYPE_CHECKING:
+    from attendre_core.zoo.model import Model
+
+__all__ = ["Stream"]
+
+
+class Stream:
+    """A model in the middle of its input.
+
+    Tokens are read in chunks of the size that the memory names, whatever the pieces in which
+    they arrive, and each row by itself: feeding 300 tokens at once or one by one gives the same.
+    What does not fill a chunk waits until more arrives, or until something is asked for that
+    needs it (`finish`, `generate`).
+
+    Parameters
+    ----------
+    model
+        From `attendre_core.load`.
+    batch
+        Number of rows.
+
+    Attributes
+    ----------
+    lengths
+        Tokens that each row was fed.
+    """
+
+    def __init__(self, model: Model, batch: int = 1) -> None:
+        self.model, self.batch = model, batch
+        self._reader: Reader = model.reader()
+        self._states = self._reader.start(batch)
+        self._pending: list[list[int]] = [[] for _ in range(batch)]
+        self._read = np.zeros(batch, dtype=np.int32)
+        xp = model.backend.xp
+        #: Hidden state and position of the last token of each row that came out.
+        self._last = model.backend.from_numpy(np.zeros((batch, self._reader.part.dim), np.float32))
+        self._last = xp.astype(self._last, _dtype(model))
+        self._last_at = np.full(batch, -1, dtype=np.int32)
+        self._outputs: EncoderOutputMemory | None = None
+        self._encoded: Any = None
+        if model.architecture.kind == "encoder-decoder" and model.memory is not None:
+            self._outputs = EncoderOutputMemory(model.memory.encoder_outputs)
+            self._encoded = self._outputs.init(
+                batch, self._reader.part.dim, model.library, model.dtype
+            )
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Tokens that each row was fed."""
+        return tuple(int(n) + len(p) for n, p in zip(self._read, self._pending, strict=True))
+
+    def feed(self, tokens: Any) -> None:
+        """Read more input: a text or token ids for one row, a list of them for more."""
+        for _ in self.read(tokens):
+            pass
+
+    def read(self, tokens: Any) -> list[Hidden]:
+        """Do as `feed`, and return the hidden states that came out, late by the sum of all N."""
+        model = self.model
+        if isinstance(tokens, str):
+            tokens = [model.tokens(tokens)]
+        elif isinstance(tokens, (list, tuple)) and tokens and isinstance(tokens[0], str):
+            tokens = [model.tokens(text) for text in tokens]
+        rows = rows_of("Stream.feed", tokens, self._reader.part.vocabulary)
+        if len(rows) != self.batch:
+            raise ConfigError(
+                f"Stream.feed: {len(rows)} rows of tokens, expected {self.batch}. Give each row of "
+                "the stream its tokens, an empty list for none."
+            )
+        for pending, row in zip(self._pending, rows, strict=True):
+            pending.extend(row)
+        chunk = self._reader.memory.chunk
+        outputs = []
+        while any(len(pending) >= chunk for pending in self._pending):
+            # A row with less than a chunk waits: what it reads must not depend on the others.
+            outputs.append(
+                self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
+            )
+        return outputs
+
+    def finish(self) -> list[Hidden]:
+        """Read what waits for a full chunk, and let all waiting queries out; may be fed on."""
+        outputs = []
+        if any(self._pending):
+            outputs.append(self._advance([list(p) for p in self._pending]))
+        self._states, rest = self._reader.finish(self._states, int(self._read.max()))
+        for hidden in rest:
+            self._keep(hidden)
+        return outputs + rest
+
+    def generate(self, max_new_tokens: int = 32, **options: Any) -> list[list[int]]:
+        """Continue every row; options as in `Model.generate`. The stream can be fed on after it.
+
+        What was generated is not read: feed it, if it shall become part of the input.
+        """
+        names = ("temperature", "top_p", "top_k")
+        sampling = Sampling(**{name: options.pop(name) for name in names if name in options})
+        options["stop"] = tuple(options.get("stop", ()))
+        return self.model.continue_from(self, max_new_tokens, sampling, **options)
+
+    def next_logits(self) -> Array:
+        """Return the logits of the token after the last, (batch, vocabulary)."""
+        self._finish_for("Stream.next_logits")
+        model = self.model
+        return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
+
+    def writer(self, room: int) -> tuple[Writer, Any]:
+        """Return a writer that goes on from here, and the logits of its first token."""
+        self._finish_for("Stream.generate")
+        if self._outputs is not None:
+            held = self._outputs.read(self._encoded)
+            return self.model.writer_across(held.data, held.valid, room)
+        return self.model.writer_after(
+            self._reader, self._states, self._read.copy(), self._last, room
+        )
+
+    def reports(self) -> list[MemoryReport]:
+        """Return what the memory of each layer holds and how it behaved."""
+        layers = self._reader.stack(int(self._read.max())).layers
+        return [
+            layer.kv_memory.report(state.kv, warn_below=0.0)
+            for layer, state in zip(layers, self._states, strict=True)
+        ]
+
+    # ---------------------------------------------------------------- saving
+
+    def save(self, path: str | Path) -> None:
+        """Write everything that is needed to go on into a safetensors file.
+
+        The file is complete or not there: it is written aside and then moved.
+        """
+        to_numpy = self.model.backend.to_numpy
+        write_arrays(
+            path,
+            {"states": self._states, "encoded": self._encoded, "last": self._last},
+            to_numpy,
+            {
+                "model": repr(self.model.architecture),
+                "memory": repr(self.model.memory),
+                "attention": repr(self.model.attention),
+                "batch": self.batch,
+                "slots": int(self._states[0].kv.key.shape[2]),
+                "read": self._read.tolist(),
+                "last_at": self._last_at.tolist(),
+                "pending": self._pending,
+            },
+        )
+
+    @classmethod
+    def restored(cls, model: Model, path: str | Path) -> Stream:
+        """Read a file that `save` wrote."""
+        arrays, notes = read_arrays(path)
+        for name, own in (
+            ("model", model.architecture),
+            ("memory", model.memory),
+            ("attention", model.attention),
+        ):
+            if notes.get(name) != repr(own):
+                raise StateError(
+                    f"Model.restore: {path} was saved with {name} = {notes.get(name)}, but this "
+                    f"model has {own!r}. Load the model with the same settings."
+                )
+        stream = cls(model, int(notes["batch"]))
+        if isinstance(stream._reader, GrowingReader):
+            stream._reader.stack(int(notes["slots"]))
+            stream._states = stream._reader.fitted(stream._states)
+        empty = {"states": stream._states, "encoded": stream._encoded, "last": stream._last}
+        new = arrays.fill(empty, model.backend)
+        stream._states, stream._encoded, stream._last = new["states"], new["encoded"], new["last"]
+        stream._read = np.asarray(notes["read"], dtype=np.int32)
+        stream._last_at = np.asarray(notes["last_at"], dtype=np.int32)
+        stream._pending = [[int(t) for t in row] for row in notes["pending"]]
+        return stream
+
+    # ---------------------------------------------------------------- inside
+
+    def _advance(self, rows: list[list[int]]) -> Hidden:
+        """Read the first tokens of each row that waits."""
+        tokens, valid = padded(rows, self._reader.memory.chunk)
+        position = self._read[:, None] + np.cumsum(valid, axis=1, dtype=np.int32) - 1
+        position = np.where(valid, position, 0).astype(np.int32)
+        self._states, hidden = self._reader.read(self._states, tokens, position, valid)
+        self._read = self._read + valid.sum(axis=1, dtype=np.int32)
+        for pending, row in zip(self._pending, rows, strict=True):
+            del pending[: len(row)]
+        self._keep(hidden)
+        return hidden
+
+    def _keep(self, hidden: Hidden) -> None:
+        """Remember the last hidden state of each row, and the outputs a decoder will read."""
+        found = self.model.backend
+        xp = found.xp
+        valid = np.asarray(found.to_numpy(hidden.valid))
+        position = np.where(valid, np.asarray(found.to_numpy(hidden.position)), -1)
+        place = position.argmax(axis=1)
+        newest = position.max(axis=1)
+        newer = newest > self._last_at
+        if newer.any():
+            rows = xp.stack([hidden.x[i, int(j), :] for i, j in enumerate(place)], axis=0)
+            self._last = xp.where(found.from_numpy(newer[:, None]), rows, self._last)
+            self._last_at = np.where(newer, newest, self._last_at).astype(np.int32)
+        if self._outputs is not None:
+            self._encoded, _ = self._outputs.insert(
+                self._encoded, hidden.x, hidden.position, hidden.valid
+            )
+
+    def _finish_for(self, where: str) -> None:
+        if min(self.lengths) == 0:
+            raise ConfigError(
+                f"{where}: a row of the stream has no tokens yet. Feed every row first."
+            )
+        self.finish()
+
+
+def _dtype(model: Model) -> Any:
+    from attendre_core import checks
+
+    return checks.dtype_named(model.backend.xp, model.dtype)
