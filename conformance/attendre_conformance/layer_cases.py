@@ -66,6 +66,12 @@ LAYERS: dict[str, Any] = {
         at.DataOnlyMemory(7),
         encoding=at.InCache(),
     ),
+    "per-head-lfa-in-cache-t5": at.AttendreLayer(
+        at.KeyValueMemory(5, at.LFA(0.0), per_head=True),
+        at.DataOnlyMemory(3),
+        top_k=3,
+        encoding=at.InCache(at.T5Bias(8, 16)),
+    ),
     "lfa-decay-rope": at.AttendreLayer(
         at.KeyValueMemory(6, at.LFA(0.0625, hold=True)), at.DataOnlyMemory(5), encoding=at.RoPE()
     ),
@@ -83,7 +89,7 @@ LAYERS: dict[str, Any] = {
 
 #: The same, by what decides; the first of each stands for all where code is compiled.
 FAMILIES = {
-    "lfa": ("lfa-top-k-t5", "lfa-lm-infinite", "lfa-decay-rope"),
+    "lfa": ("lfa-top-k-t5", "lfa-lm-infinite", "lfa-decay-rope", "per-head-lfa-in-cache-t5"),
     "lra": ("visible-lra-alibi", "per-head-lra-in-cache", "lra-scored-queue"),
     "first-in": ("sink-lm-infinite", "fifo"),
     "used": ("lru-causal", "lfu-recent-pin"),

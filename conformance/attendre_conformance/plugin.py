@@ -60,6 +60,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     _share_compiled_code(config)
     options.examples = config.getoption("--attendre-examples")
+    compiled = config.getoption("--attendre-backend") in options.COMPILED_STREAMS
+    options.rows = options.COMPILED_ROWS if compiled else options.ROWS
     options.shrink = not config.getoption("--attendre-no-shrink")
 
 

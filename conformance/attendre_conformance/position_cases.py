@@ -32,7 +32,12 @@ SCHEMES: dict[str, tuple[Any, ...]] = {
         at.T5Bias(4, 3),
     ),
     "alibi": (at.ALiBi(),),
-    "in-cache": (at.InCache(), at.InCache(at.LMInfinite(2)), at.InCache(at.ALiBi())),
+    "in-cache": (
+        at.InCache(),
+        at.InCache(at.LMInfinite(2)),
+        at.InCache(at.ALiBi()),
+        at.InCache(at.T5Bias(8, 16)),
+    ),
 }
 
 

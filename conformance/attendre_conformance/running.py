@@ -13,11 +13,9 @@ from typing import Any
 import numpy as np
 
 from attendre_conformance.cases import Case
+from attendre_conformance.options import COMPILED_STREAMS
 from attendre_conformance.streams import Chunk, Shape, Stream
 from attendre_core import force_generic
-
-#: Backends on which streams run compiled: eager steps would compile each operation by itself.
-COMPILED_STREAMS = frozenset({"jax"})
 
 _functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
 

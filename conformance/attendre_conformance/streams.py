@@ -16,7 +16,7 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from attendre_conformance.options import ROWS
+from attendre_conformance import options
 
 Numbers = NDArray[Any]
 
@@ -51,12 +51,12 @@ class Shape:
     top_k: int | None
 
 
-MHA = Shape("mha", ROWS, 3, 5, 2, 2, 4, 3)
-GQA = Shape("gqa", ROWS, 4, 6, 2, 4, 4, 6)
-MQA = Shape("mqa", ROWS, 2, 3, 1, 3, 4, 1)
-LONG_CHUNK = Shape("long-chunk", ROWS, 6, 4, 1, 2, 4, 2)
-SINGLE = Shape("single", ROWS, 1, 3, 1, 1, 16, 2)
-EQUAL = Shape("equal", ROWS, 4, 4, 2, 2, 4, None)
+MHA = Shape("mha", options.rows, 3, 5, 2, 2, 4, 3)
+GQA = Shape("gqa", options.rows, 4, 6, 2, 4, 4, 6)
+MQA = Shape("mqa", options.rows, 2, 3, 1, 3, 4, 1)
+LONG_CHUNK = Shape("long-chunk", options.rows, 6, 4, 1, 2, 4, 2)
+SINGLE = Shape("single", options.rows, 1, 3, 1, 1, 16, 2)
+EQUAL = Shape("equal", options.rows, 4, 4, 2, 2, 4, None)
 SHAPES = (MHA, GQA, MQA, LONG_CHUNK, SINGLE, EQUAL)
 
 

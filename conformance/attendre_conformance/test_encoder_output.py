@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attendre_core as at
-from attendre_conformance import comparing
+from attendre_conformance import comparing, options
 from attendre_conformance.layer_cases import LAYERS
 from attendre_conformance.layer_running import LayerRunner
 from attendre_conformance.options import law
@@ -21,7 +21,7 @@ from attendre_conformance.texts import STREAM, seeded_text, texts
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-BATCH, SEQ, WIDTH = 2, 3, 4
+BATCH, SEQ, WIDTH = options.rows, 3, 4
 
 _compiled: dict[Any, Any] = {}
 
@@ -81,12 +81,12 @@ def brute_force(arrays: Any, top_k: int | None, scale: float | None = None) -> A
 
 @st.composite
 def readings(draw: st.DrawFn) -> tuple[Any, ...]:
-    """Draw query (2, 3, 4, 4), key (2, 6, 2, 4), value (2, 6, 2, 3), valid (2, 6), dyadic."""
-    shapes = ((2, 3, 4, 4), (2, 6, 2, 4), (2, 6, 2, 3))
+    """Draw query (B, 3, 4, 4), key (B, 6, 2, 4), value (B, 6, 2, 3), valid (B, 6), dyadic."""
+    shapes = ((BATCH, 3, 4, 4), (BATCH, 6, 2, 4), (BATCH, 6, 2, 3))
     levels = draw(st.sampled_from((17, 3, 1)), label="levels of the numbers")
     total = sum(int(np.prod(shape)) for shape in shapes)
     raw = draw(st.binary(min_size=total, max_size=total), label="contents")
-    flags = draw(st.binary(min_size=12, max_size=12), label="flags")
+    flags = draw(st.binary(min_size=6 * BATCH, max_size=6 * BATCH), label="flags")
     percent = draw(st.sampled_from((0, 30, 80)), label="percent of padding")
     parts, used = [], 0
     for shape in shapes:
@@ -94,10 +94,10 @@ def readings(draw: st.DrawFn) -> tuple[Any, ...]:
         parts.append(dyadic(raw[used : used + size], levels).reshape(shape))
         used += size
     parts[2][..., 0] = np.arange(6)[:, None] / 8  # slots can be told apart
-    return (*parts, padded(flags, percent).reshape(2, 6))
+    return (*parts, padded(flags, percent).reshape(BATCH, 6))
 
 
-@law(0.3)
+@law()
 @given(arrays=readings())
 def test_cross_attention_reads_everything_valid(backend: Any, arrays: Any) -> None:
     """Cross-attention equals brute force over all valid slots; zeros where there are none.
@@ -108,7 +108,7 @@ def test_cross_attention_reads_everything_valid(backend: Any, arrays: Any) -> No
     comparing.assert_close(got, brute_force(arrays, None), "output (batch, query, head, dim)")
 
 
-@law(0.3)
+@law()
 @given(data=st.data())
 def test_top_k_cross_attention_reads_the_best_valid(backend: Any, data: st.DataObject) -> None:
     """With top_k, each query and head reads its K best valid slots alone, of equals the later.
@@ -122,7 +122,7 @@ def test_top_k_cross_attention_reads_the_best_valid(backend: Any, data: st.DataO
     comparing.assert_close(got, want, f"K={top_k}: output (batch, query, head, dim)")
 
 
-@law(0.1)
+@law()
 @given(arrays=readings())
 def test_scale_multiplies_the_logits(backend: Any, arrays: Any) -> None:
     """A given scale takes the place of 1/sqrt(head_dim).
@@ -133,7 +133,7 @@ def test_scale_multiplies_the_logits(backend: Any, arrays: Any) -> None:
     comparing.assert_close(got, brute_force(arrays, 2, 1.0), "output")
 
 
-@law(0.3)
+@law()
 @given(data=st.data())
 def test_memory_holds_the_last_outputs_in_order(backend: Any, data: st.DataObject) -> None:
     """The last O valid outputs of each row, oldest first; what went is handed back.
@@ -172,7 +172,7 @@ def test_memory_holds_the_last_outputs_in_order(backend: Any, data: st.DataObjec
             assert gone[b] == went, f"O={size}, step {step}, row {b}: went {gone[b]}, not {went}"
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_scores_are_borrowed_from_the_last_layer(backend: Any, data: st.DataObject) -> None:
     """Outputs take the scores that their positions have in the encoder's last K/V memory.

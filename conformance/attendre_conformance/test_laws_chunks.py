@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attendre_core as at
-from attendre_conformance import comparing
+from attendre_conformance import comparing, options
 from attendre_conformance.cases import EVERY, case
 from attendre_conformance.options import law
 from attendre_conformance.running import Runner, kept
@@ -19,8 +19,8 @@ from attendre_conformance.streams import Chunk, Shape, Stream, scattered, stream
 pytestmark = pytest.mark.attendre_profile("laws")
 
 #: A memory larger than everything the streams of this module hold (4 chunks of 3).
-LARGE = Shape("large", 2, 3, 12, 2, 4, 4, None)
-SMALL = Shape("small", 2, 3, 4, 1, 2, 4, None)
+LARGE = Shape("large", options.rows, 3, 12, 2, 4, 4, None)
+SMALL = Shape("small", options.rows, 3, 4, 1, 2, 4, None)
 
 
 def flattened(stream: Stream) -> Chunk:

@@ -11,15 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attendre_core as at
-from attendre_conformance import comparing
+from attendre_conformance import comparing, options
 from attendre_conformance.cases import policy_rule
 from attendre_conformance.options import law
 from attendre_conformance.oracle import Entry, MemoryRule, OracleQueue
-from attendre_conformance.running import COMPILED_STREAMS, from_numpy, to_numpy
+from attendre_conformance.running import compiles, from_numpy, to_numpy
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-BATCH, WIDTH = 2, 3
+BATCH, WIDTH = options.rows, 3
 #: (N, S): N a multiple of S or not, smaller and larger.
 SIZES = ((3, 2), (4, 2), (2, 5))
 
@@ -84,7 +84,7 @@ def insert(backend: Any, queue: Any, state: Any, piece: Piece, scored: bool = Fa
         def run(state: Any, data: Any, position: Any, valid: Any, more: Any) -> Any:
             return queue.insert(state, data, position=position, valid=valid, **more)
 
-        _compiled[key] = backend.compile(run) if backend.name in COMPILED_STREAMS else run
+        _compiled[key] = backend.compile(run) if compiles(backend) else run
     more = {"score": backend.from_numpy(np.array(piece.score))} if scored else {}
     return _compiled[key](
         state,
@@ -126,7 +126,7 @@ QUEUES: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("kind", QUEUES)
-@law(0.5)
+@law()
 @given(data=st.data())
 def test_queue_equals_oracle(backend: Any, kind: str, data: st.DataObject) -> None:
     """What comes out, in which order, and what remains are the oracle's.
@@ -134,9 +134,9 @@ def test_queue_equals_oracle(backend: Any, kind: str, data: st.DataObject) -> No
     SPEC, rows 14-16, 19, 27.
     """
     size, seq = data.draw(st.sampled_from(SIZES), label="N and S")
-    policy, options = QUEUES[kind]
-    queue = at.DataOnlyMemory(size=size, policy=policy, **options)
-    rule = MemoryRule(size=size, policy=policy_rule(policy), **options)
+    policy, protection = QUEUES[kind]
+    queue = at.DataOnlyMemory(size=size, policy=policy, **protection)
+    rule = MemoryRule(size=size, policy=policy_rule(policy), **protection)
     oracles = [OracleQueue(rule) for _ in range(BATCH)]
     scored = kind in ("scored", "recent")
     state = queue.init(example(backend, seq))
@@ -166,24 +166,26 @@ def test_delay_is_exactly_n_in_order(backend: Any, data: st.DataObject) -> None:
     size, seq = data.draw(st.sampled_from(SIZES), label="N and S")
     queue = at.DataOnlyMemory(size=size)
     state = queue.init(example(backend, seq))
-    came: list[Any] = []
-    went: list[Any] = []
+    came: list[list[Any]] = [[] for _ in range(BATCH)]
+    went: list[list[Any]] = [[] for _ in range(BATCH)]
     for piece in data.draw(pieces(seq, padding=False, min_steps=3), label="pieces"):
         state, evicted = insert(backend, queue, state, piece)
         evicted = to_numpy(backend, evicted)
         assert evicted.valid.shape == (BATCH, seq), (
             f"evicted has shape {evicted.valid.shape}, expected {(BATCH, seq)}"
         )
-        came += piece.position[0].tolist()
-        went += [
-            int(p) if ok else None
-            for p, ok in zip(evicted.position[0], evicted.valid[0], strict=True)
-        ]
-    want = ([None] * size + came)[: len(came)]
-    assert went == want, f"N={size}, S={seq}: out came {went}, expected {want}"
+        for b in range(BATCH):
+            came[b] += piece.position[b].tolist()
+            went[b] += [
+                int(p) if ok else None
+                for p, ok in zip(evicted.position[b], evicted.valid[b], strict=True)
+            ]
+    for b in range(BATCH):
+        want = ([None] * size + came[b])[: len(came[b])]
+        assert went[b] == want, f"N={size}, S={seq}, row {b}: out came {went[b]}, not {want}"
 
 
-@law(0.5)
+@law()
 @given(data=st.data())
 def test_queue_reset_and_reorder(backend: Any, data: st.DataObject) -> None:
     """A reset row is a fresh row; reordering takes rows with all they hold.
@@ -195,8 +197,8 @@ def test_queue_reset_and_reorder(backend: Any, data: st.DataObject) -> None:
     fresh = state = queue.init(example(backend, seq))
     for piece in data.draw(pieces(seq), label="first pieces"):
         state, _ = insert(backend, queue, state, piece)
-    rows = data.draw(st.tuples(st.booleans(), st.booleans()), label="rows to reset")
-    index = data.draw(st.tuples(st.integers(0, 1), st.integers(0, 1)), label="index")
+    rows = data.draw(st.tuples(*[st.booleans()] * BATCH), label="rows to reset")
+    index = data.draw(st.tuples(*[st.integers(0, BATCH - 1)] * BATCH), label="index")
     emptied = queue.reset(state, backend.from_numpy(np.asarray(rows)))
     moved = queue.reorder(state, backend.from_numpy(np.asarray(index, dtype=np.int32)))
     states = {"fresh": fresh, "old": state, "emptied": emptied, "moved": moved}
@@ -231,7 +233,7 @@ def test_queue_reset_and_reorder(backend: Any, data: st.DataObject) -> None:
                 )
 
 
-@law(0.2)
+@law()
 @given(data=st.data())
 def test_queue_leaves_its_input_alone(backend: Any, data: st.DataObject) -> None:
     """The input state of an insert is unchanged after it; donating gives the same results.

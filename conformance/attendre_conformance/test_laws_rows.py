@@ -97,26 +97,28 @@ def test_rows_are_independent(backend: Any, data: st.DataObject) -> None:
         steps=len(stream.chunks),
         with_pinned=one.pinned,
     )
-    row = data.draw(st.integers(0, stream.shape.batch - 1), label="row")
-    mixed = Stream(
-        stream.shape,
-        tuple(splice(a, z, row) for a, z in zip(other.chunks, stream.chunks, strict=True)),
-        stream.exact,
-    )
+    every = st.tuples(*[st.booleans()] * stream.shape.batch)
+    flags = data.draw(every, label="rows of the first group")
+    rows = [b for b, stays in enumerate(flags) if stays]
+    others = [b for b, stays in enumerate(flags) if not stays]
     runner = Runner.of(backend, one)
-    assert_rows_agree(
-        one, runner.run(mixed), runner.run(stream), [row], [row], f"{one.name}, other neighbours"
-    )
+    want = runner.run(stream)
+    for own in (rows, others):
+        pairs = zip(other.chunks, stream.chunks, strict=True)
+        mixed = Stream(stream.shape, tuple(splice(a, z, own) for a, z in pairs), stream.exact)
+        assert_rows_agree(
+            one, runner.run(mixed), want, own, own, f"{one.name}, {own} beside others"
+        )
 
 
-def splice(base: Chunk, source: Chunk, row: int) -> Chunk:
-    """Return ``base`` with one row taken from ``source``."""
+def splice(base: Chunk, source: Chunk, rows: list[int]) -> Chunk:
+    """Return ``base`` with some rows taken from ``source``."""
     fields = {}
     for name in base.__dataclass_fields__:
         array = getattr(base, name)
         if array is not None:
             array = array.copy()
-            array[row] = getattr(source, name)[row]
+            array[rows] = getattr(source, name)[rows]
         fields[name] = array
     return Chunk(**fields)
 

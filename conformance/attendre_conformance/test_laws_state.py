@@ -53,7 +53,7 @@ def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
         state = after
 
 
-@law(0.3)
+@law()
 @given(data=st.data())
 def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
     """Keys, values, positions and queries are not written to, not even when donating.
@@ -75,7 +75,7 @@ def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
         comparing.assert_same(runner.numpy(arrays), before, f"{one.name}, step {number}: inputs")
 
 
-@law(0.3)
+@law()
 @given(data=st.data())
 def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
     """Donating the state changes where results are written, not what they are.
@@ -119,7 +119,7 @@ def test_saved_and_restored_goes_on_the_same(backend: Any, data: st.DataObject) 
     )
 
 
-@law(0.5)
+@law()
 @given(data=st.data())
 def test_state_goes_on_in_another_library(backend: Any, data: st.DataObject) -> None:
     """A state can be moved to NumPy and back, and go on there, to float tolerance.

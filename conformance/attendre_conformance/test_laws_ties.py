@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attendre_core as at
+from attendre_conformance import options
 from attendre_conformance.cases import case
 from attendre_conformance.options import law
 from attendre_conformance.running import Runner, kept
@@ -18,22 +19,32 @@ from attendre_conformance.streams import MHA, Chunk, Shape, Stream, scattered, s
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-TINY = Shape("tiny", 1, 2, 2, 1, 1, 4, None)
+TINY = Shape("tiny", options.rows, 2, 2, 1, 1, 4, None)
 
 
-def chunk_of(scores: list[float], positions: list[int], query: float, shape: Shape = TINY) -> Chunk:
-    """Build a chunk whose keys give the logits ``scores * query``: keys are (x, x, x, x)."""
-    key = np.repeat(np.asarray(scores, dtype=np.float32) / 2, 4).reshape(1, -1, 1, 4)
-    seq = len(scores)
+def chunk_of(scores: Any, positions: list[int]) -> Chunk:
+    """Build a chunk of two entries whose logits are ``scores``: keys are (x, x, x, x).
+
+    ``scores`` holds two numbers for each row, or two for all rows.
+    """
+    wide = np.broadcast_to(np.asarray(scores, dtype=np.float32), (TINY.batch, TINY.seq))
+    key = np.repeat(wide / 2, TINY.head_dim).reshape(TINY.batch, TINY.seq, 1, TINY.head_dim)
+    place = np.tile(np.asarray(positions, dtype=np.int32), (TINY.batch, 1))
+    valid = np.ones((TINY.batch, TINY.seq), dtype=bool)
     return Chunk(
         key=key,
         value=key.copy(),
-        position=np.asarray([positions], dtype=np.int32),
-        valid=np.ones((1, seq), dtype=bool),
-        query=np.full((1, seq, 1, 4), query, dtype=np.float32),
-        query_position=np.asarray([positions], dtype=np.int32),
-        query_valid=np.ones((1, seq), dtype=bool),
+        position=place,
+        valid=valid,
+        query=np.ones_like(key),
+        query_position=place,
+        query_valid=valid,
     )
+
+
+def numbers_for_rows(number: Any) -> Any:
+    """Return a strategy of one ``number`` for each row."""
+    return st.tuples(*[number] * TINY.batch)
 
 
 @law()
@@ -45,23 +56,21 @@ def test_two_stored_scores_tie_with_the_newcomer(backend: Any, data: st.DataObje
     """
     policy = data.draw(st.sampled_from((at.LRA("last"), at.LFA(0.0))), label="policy")
     number = st.floats(-50, 50, width=32).filter(lambda x: x == 0 or abs(x) >= 1e-3)
-    low, high = sorted(
-        data.draw(st.tuples(number, number).filter(lambda x: x[0] != x[1]), label="scores")
-    )
-    swapped = data.draw(st.booleans(), label="the higher one first")
-    first = [high, low] if swapped else [low, high]
+    different = st.tuples(number, number).filter(lambda x: x[0] != x[1])
+    first = data.draw(numbers_for_rows(different), label="scores of every row")
     runner = Runner.of(backend, case("tie", TINY, policy))
     state = runner.init(TINY)
-    state, _, _ = runner.step(state, chunk_of(first, [0, 1], query=1.0))
-    scores = runner.numpy(state.score)[0].tolist()
-    state, _ = runner.insert(state, chunk_of([1.0, 1.0], [2, 3], query=1.0))
-    winner = 0 if swapped else 1
-    # The newcomers tie with the lower score; both are younger, so the lower stored one goes, and
-    # of the two newcomers the older is refused.
-    got = kept(runner.numpy(state))[0]
-    assert got == sorted([winner, 3]), (
-        f"{policy}: stored scores {scores}, kept {got}, expected {sorted([winner, 3])}"
-    )
+    state, _, _ = runner.step(state, chunk_of(first, [0, 1]))
+    scores = runner.numpy(state.score).tolist()
+    state, _ = runner.insert(state, chunk_of([1.0, 1.0], [2, 3]))
+    for b, got in enumerate(kept(runner.numpy(state))):
+        winner = int(np.argmax(first[b]))
+        # The newcomers tie with the lower score; both are younger, so the lower stored one goes,
+        # and of the two newcomers the older is refused.
+        assert got == sorted([winner, 3]), (
+            f"{policy}, row {b}: stored scores {scores[b]}, kept {got}, expected "
+            f"{sorted([winner, 3])}"
+        )
 
 
 @law()
@@ -72,18 +81,20 @@ def test_equal_scores_are_first_in_first_out(backend: Any, data: st.DataObject) 
     SPEC, the trap for tests: likewise all-equal scores; row 15.
     """
     sigmas = data.draw(st.sampled_from((0.0, 1.0, -1.0)), label="c")
-    level = data.draw(st.floats(-50, 50, width=32, allow_subnormal=False), label="score")
+    number = st.floats(-50, 50, width=32, allow_subnormal=False)
+    level = data.draw(numbers_for_rows(number), label="score of every row")
     steps = data.draw(st.integers(2, 3), label="steps")
     one = case("equal", TINY, at.LRA("max", initial=at.InitialScore(sigmas)))
     runner = Runner.of(backend, one)
     state = runner.init(TINY)
     for step in range(steps):
         places = [2 * step, 2 * step + 1]
-        state, _, _ = runner.step(state, chunk_of([level, level], places, query=1.0))
-        got = kept(runner.numpy(state))[0]
-        assert got == places, (
-            f"c={sigmas}, all scores {level!r}, step {step}: kept {got}, expected {places}"
-        )
+        state, _, _ = runner.step(state, chunk_of([[x, x] for x in level], places))
+        for b, got in enumerate(kept(runner.numpy(state))):
+            assert got == places, (
+                f"c={sigmas}, all scores {level[b]!r}, step {step}, row {b}: kept {got}, "
+                f"expected {places}"
+            )
 
 
 TIED = case("random-ties", MHA, at.LFU(initial=at.ConstantScore(0.0)))
@@ -116,7 +127,8 @@ def test_random_ties_do_not_see_padding(backend: Any, data: st.DataObject) -> No
     """
     seed = data.draw(st.sampled_from(SEEDS), label="seed")
     stream = data.draw(streams(MHA), label="stream")
-    places = np.asarray([[0, 2, 4], [1, 2, 3], [0, 1, 4], [2, 3, 4]])
+    choices = np.asarray([[0, 2, 4], [1, 2, 3], [0, 1, 4], [2, 3, 4]])
+    places = choices[np.arange(MHA.batch) % len(choices)]
     chunks = tuple(scattered(chunk, places, 5) for chunk in stream.chunks)
     runner = Runner.of(backend, TIED.but(ties=at.RandomTies(seed)))
     plain, _, _ = runner.run(stream)
@@ -132,7 +144,7 @@ def test_random_ties_depend_on_the_seed(backend: Any) -> None:
     SPEC, row 15.
     """
     one = case("seeds", TINY, at.LRA("max"))
-    chunks = [chunk_of([1.0, 1.0], [2 * n, 2 * n + 1], query=1.0) for n in range(6)]
+    chunks = [chunk_of([1.0, 1.0], [2 * n, 2 * n + 1]) for n in range(6)]
     found = set()
     for seed in range(4):
         runner = Runner.of(backend, one.but(ties=at.RandomTies(seed)))
@@ -140,7 +152,9 @@ def test_random_ties_depend_on_the_seed(backend: Any) -> None:
         found.add(tuple(kept(state)[0]))
     assert len(found) > 1, f"four seeds all kept {found}"
     first, second = (
-        replace(chunk_of([1.0, 1.0], places, query=1.0), score=np.asarray([scores], np.float32))
+        replace(
+            chunk_of([1.0, 1.0], places), score=np.asarray([scores] * TINY.batch, dtype=np.float32)
+        )
         for places, scores in (([0, 1], [0.25, 1.0]), ([2, 3], [0.75, 0.5]))
     )
     for seed in range(4):

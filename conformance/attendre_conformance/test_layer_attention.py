@@ -26,7 +26,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 
 
 @pytest.mark.parametrize("family", SCHEMES)
-@law(0.1)
+@law()
 @given(data=st.data())
 def test_large_layer_is_full_bidirectional_attention(
     backend: Any, family: str, data: st.DataObject
@@ -47,7 +47,7 @@ def test_large_layer_is_full_bidirectional_attention(
     )
 
 
-@law(0.6)
+@law()
 @given(data=st.data())
 def test_large_causal_layer_is_full_causal_attention(backend: Any, data: st.DataObject) -> None:
     """N = 0, M >= T, causal: every position attends to all up to itself, for every scheme.
@@ -70,7 +70,7 @@ def test_large_causal_layer_is_full_causal_attention(backend: Any, data: st.Data
     )
 
 
-@law(0.1)
+@law()
 @given(data=st.data())
 def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataObject) -> None:
     """M = S, N = 0, FIFO, full chunks: every chunk attends to itself alone.
@@ -88,7 +88,7 @@ def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataOb
     )
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_documents_are_read_as_if_each_were_alone(backend: Any, data: st.DataObject) -> None:
     """While nothing is evicted, attention within documents equals reading each document alone.

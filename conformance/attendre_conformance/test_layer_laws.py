@@ -26,7 +26,7 @@ from attendre_conformance.texts import STREAM, texts
 pytestmark = pytest.mark.attendre_profile("laws")
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.DataObject) -> None:
     """While nothing is evicted, a flushed layer gives the same whatever the chunk length.
@@ -50,7 +50,7 @@ def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.Da
     comparing.assert_close(got, want, f"S={seq} against S={STREAM.seq}: output")
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.DataObject) -> None:
     """First in, first out (and sinks) keeps the same positions whatever the chunk length and N.
@@ -75,7 +75,7 @@ def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.Dat
     assert got == want_state, f"S={seq} keeps {got}, S={STREAM.seq} {want_state}"
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Padding before, between and after the positions of a chunk, and chunks of it: no change.
@@ -122,7 +122,7 @@ def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     )
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_positions_count_on_from_what_was_read(backend: Any, data: st.DataObject) -> None:
     """Without positions a row counts its own valid entries, from 0, across chunks.
@@ -143,7 +143,7 @@ def test_positions_count_on_from_what_was_read(backend: Any, data: st.DataObject
         comparing.assert_same(got.value, want.value, f"step {number}: value")
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_input_state_is_unchanged_and_donating_changes_nothing(
     backend: Any, data: st.DataObject
@@ -174,7 +174,7 @@ def test_input_state_is_unchanged_and_donating_changes_nothing(
         state = after
 
 
-@law(0.15)
+@law()
 @given(data=st.data())
 def test_state_carried_to_numpy_and_back(backend: Any, data: st.DataObject) -> None:
     """A state taken to NumPy and back in mid-stream goes on as if it had never stopped.

@@ -63,7 +63,7 @@ def compare(backend: Any, name: str, layer: Any, text: Text, compiled: bool | No
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@law(0.25)
+@law()
 @given(data=st.data())
 def test_layer_equals_oracle(backend: Any, family: str, data: st.DataObject) -> None:
     """With a small M: the memory keeps, and every query gets, what the oracle's layer says.
@@ -76,7 +76,7 @@ def test_layer_equals_oracle(backend: Any, family: str, data: st.DataObject) -> 
     event("compared to the end" if done else "cut short by a near-tie")
 
 
-@law(0.1)
+@law()
 @given(data=st.data())
 def test_layer_with_documents_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """With a small M and document ids: pairs across documents are neither attended nor scored.

@@ -62,7 +62,7 @@ def compare(
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@law(0.5)
+@law()
 @given(data=st.data())
 def test_stream_equals_oracle(backend: Any, family: str, data: st.DataObject) -> None:
     """Kept index sets (ties included), evicted multisets, scores and outputs are the oracle's.
@@ -86,7 +86,7 @@ def test_generic_floats_equal_oracle(backend: Any, data: st.DataObject) -> None:
     event("compared to the end" if compared == len(stream.chunks) else "cut short by a near-tie")
 
 
-@law(0.1)
+@law()
 @given(data=st.data())
 def test_eager_stream_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """The same without any compiling, on every backend.

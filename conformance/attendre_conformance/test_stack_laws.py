@@ -33,11 +33,9 @@ from attendre_conformance.stack_running import (
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-BATCH, LENGTH, SEQ = 2, 9, 3
+BATCH, LENGTH, SEQ = options.rows, 9, 3
 #: Decisions closer than this may go either way after several layers in float32.
 NEAR = 1e-3
-#: Stacks are expensive: a law runs a share of 50 examples at most.
-COSTLY = min(1.0, 50 / max(1, options.examples))
 
 #: Layers that hold everything: N at least the length of the input.
 LARGE: tuple[Any, ...] = tuple(
@@ -115,7 +113,7 @@ def whole(runner: StackRunner, x: Any, valid: Any, document: Any = None) -> Any:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@law(0.3 * COSTLY)
+@law()
 @given(data=st.data())
 def test_large_stack_is_an_ordinary_transformer(
     backend: Any, kind: str, data: st.DataObject
@@ -136,7 +134,7 @@ def test_large_stack_is_an_ordinary_transformer(
     comparing.assert_close(got, whole(runner, x, valid), f"{where}: output", scale=5 * count)
 
 
-@law(0.3 * COSTLY)
+@law()
 @given(data=st.data())
 def test_blocks_of_all_kinds_in_one_stack(backend: Any, data: st.DataObject) -> None:
     """Pre-norm, post-norm and parallel blocks mix; documents stay apart in every layer.
@@ -157,7 +155,7 @@ def test_blocks_of_all_kinds_in_one_stack(backend: Any, data: st.DataObject) -> 
     comparing.assert_close(got, want, f"{kinds}, cut at {cut}: output", scale=15)
 
 
-@law(0.6 * COSTLY)
+@law()
 @given(data=st.data())
 def test_small_stack_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """Layers that evict, each with its own N, M, K, policy and scheme, compose as the oracle's.
@@ -204,7 +202,7 @@ def test_small_stack_equals_oracle(backend: Any, data: st.DataObject) -> None:
         comparing.assert_close(got[b], want[b], f"{where}: output", scale=5 * count)
 
 
-@law(0.6 * COSTLY)
+@law()
 @given(data=st.data())
 def test_total_shift_is_the_sum_of_n(backend: Any, data: st.DataObject) -> None:
     """Fed full chunks, a stack gives S positions a step: the first sum of N empty, then in order.
@@ -221,17 +219,19 @@ def test_total_shift_is_the_sum_of_n(backend: Any, data: st.DataObject) -> None:
     state = runner.init(BATCH, SEQ)
     x = inputs(data.draw(st.integers(0, 999), label="seed"), BATCH, 15)
     index = np.tile(np.arange(15, dtype=np.int32), (BATCH, 1))
-    went: list[int | None] = []
+    went: list[list[int | None]] = [[] for _ in range(BATCH)]
     for start in range(0, 15, SEQ):
         part = (slice(None), slice(start, start + SEQ))
         valid = np.ones((BATCH, SEQ), dtype=bool)
         state, out = runner.step(state, x[part], index[part], valid, index[part])
         assert out.valid.shape == (BATCH, SEQ), f"{out.valid.shape[1]} outputs, S is {SEQ}"
         assert set(out.traces) == {None}, "layers without trace=True gave a trace"
-        places = zip(out.metadata[0][0].tolist(), out.valid[0], strict=True)
-        went += [i if ok else None for i, ok in places]
+        for b, row in enumerate(went):
+            places = zip(out.metadata[0][b].tolist(), out.valid[b], strict=True)
+            row += [i if ok else None for i, ok in places]
     want = ([None] * shift + list(range(15)))[:15]
-    assert went == want, f"shift {shift}: out came {went}, expected {want}"
+    for b, row in enumerate(went):
+        assert row == want, f"shift {shift}, row {b}: out came {row}, expected {want}"
 
 
 class Untouched:
@@ -262,7 +262,7 @@ def whole_run(
     return _runs[key](*from_numpy(backend, (x, valid)))
 
 
-@law(0.4 * COSTLY)
+@law()
 @given(data=st.data())
 def test_run_gives_every_position_back_in_its_place(backend: Any, data: st.DataObject) -> None:
     """Whatever N, M, chunk length and end of each row: nothing missing, nothing moved.
@@ -297,7 +297,7 @@ def test_run_gives_every_position_back_in_its_place(backend: Any, data: st.DataO
             assert not waiting.any(), f"{where}, layer {number}: {waiting.sum()} still wait"
 
 
-@law(0.2 * COSTLY)
+@law()
 @given(data=st.data())
 def test_run_equals_steps(backend: Any, data: st.DataObject) -> None:
     """Run gives what its steps, drained or flushed by hand, give.
@@ -338,7 +338,7 @@ def test_run_takes_a_step_of_the_caller() -> None:
     assert len(called) == 3, f"{len(called)} steps for 8 positions in chunks of 3"
 
 
-@law(0.2 * COSTLY)
+@law()
 @given(data=st.data())
 def test_rows_of_a_stack_do_not_influence_each_other(backend: Any, data: st.DataObject) -> None:
     """A row of a ragged batch gives what it gives alone; permuting rows permutes results.
@@ -365,7 +365,7 @@ def test_rows_of_a_stack_do_not_influence_each_other(backend: Any, data: st.Data
         comparing.assert_close(single[0], got[0], "batch of one row: output")
 
 
-@law(0.3 * COSTLY)
+@law()
 @given(data=st.data())
 def test_padding_inside_a_row_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """A row that begins late, pauses and ends early gives what it gives without padding.
@@ -398,7 +398,7 @@ def test_padding_inside_a_row_changes_nothing(backend: Any, data: st.DataObject)
         )
 
 
-@law(0.3 * COSTLY)
+@law()
 @given(data=st.data())
 def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.DataObject) -> None:
     """While nothing is evicted, a stack gives the same whatever the chunk length.
@@ -425,29 +425,32 @@ def test_reset_and_reorder_reach_every_layer(backend: Any) -> None:
     x = inputs(1, BATCH, 12)
     index = np.tile(np.arange(12, dtype=np.int32), (BATCH, 1))
     valid = np.ones((BATCH, SEQ), dtype=bool)
+    first = np.arange(BATCH) == 0
+    back = np.arange(BATCH, dtype=np.int32)[::-1]
 
-    def read(state: Any, start: int, order: Sequence[int] = (0, 1)) -> tuple[Any, Any]:
+    def read(state: Any, start: int, order: Sequence[int] = range(BATCH)) -> tuple[Any, Any]:
         part = (list(order), slice(start, start + SEQ))
         return runner.step(state, x[part], index[part], valid, index[part])
 
     fresh = state = runner.init(BATCH, SEQ)
     for start in (0, 3, 6):
         state, _ = read(state, start)
-    emptied = stack.reset(state, backend.from_numpy(np.asarray([True, False])))
-    moved = stack.reorder(state, backend.from_numpy(np.asarray([1, 0], dtype=np.int32)))
+    emptied = stack.reset(state, backend.from_numpy(first))
+    moved = stack.reorder(state, backend.from_numpy(back.copy()))
     for number in range(2):
         state, want = read(state, 9)
         fresh, new = read(fresh, 9)
         emptied, got = read(emptied, 9)
-        moved, swapped = read(moved, 9, (1, 0))
-        for b, model in ((0, new), (1, want)):
+        moved, swapped = read(moved, 9, back.tolist())
+        for b in range(BATCH):
+            model = new if first[b] else want
             comparing.assert_same(got.valid[b], model.valid[b], f"step {number}, row {b}: valid")
             ok = model.valid[b]
             comparing.assert_close(got.x[b][ok], model.x[b][ok], f"step {number}, row {b}: reset")
         for b in range(BATCH):
-            ok = want.valid[1 - b]
+            ok = want.valid[back[b]]
             comparing.assert_close(
-                swapped.x[b][ok], want.x[1 - b][ok], f"step {number}, row {b}: reordered"
+                swapped.x[b][ok], want.x[back[b]][ok], f"step {number}, row {b}: reordered"
             )
 
 

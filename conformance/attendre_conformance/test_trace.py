@@ -72,7 +72,7 @@ def draw_trace(backend: Any, data: st.DataObject) -> tuple[str, Any, Text, Any, 
     return name, TRACED[name], text, want, traced(backend, TRACED[name], text)
 
 
-@law(0.25)
+@law()
 @given(data=st.data())
 def test_when_evicted_agrees_with_a_replay(backend: Any, data: st.DataObject) -> None:
     """When_evicted names the step and says refused or displaced as a replay does, for all policies.
@@ -101,7 +101,7 @@ def test_when_evicted_agrees_with_a_replay(backend: Any, data: st.DataObject) ->
                 assert len(got) <= 1, f"{name}: position {position} went {len(got)} times"
 
 
-@law(0.25)
+@law()
 @given(data=st.data())
 def test_reason_and_threshold_say_why(backend: Any, data: st.DataObject) -> None:
     """An entry went as the oldest, or below the threshold, or tied with it; never above it.
@@ -132,7 +132,7 @@ def test_reason_and_threshold_say_why(backend: Any, data: st.DataObject) -> None
             assert f"position {e.position}" in str(e), f"does not say what: {e}"
 
 
-@law(0.25)
+@law()
 @given(data=st.data())
 def test_survival_covers_every_position_once(backend: Any, data: st.DataObject) -> None:
     """Survival has every inserted position once: the step it came, the step it went or None.
@@ -166,7 +166,7 @@ def numbered(trace: Any) -> list[tuple[Any, ...]]:
     ]
 
 
-@law(0.1)
+@law()
 @given(data=st.data())
 def test_columns_are_consistent(backend: Any, data: st.DataObject) -> None:
     """To_arrays has one row per eviction, in columns of one length, equal to the list of them.

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import attendre_core as at
-from attendre_conformance.options import ROWS
+from attendre_conformance import options
 from attendre_conformance.streams import GARBAGE, GARBAGE_POSITION, dyadic, padded
 
 Numbers = NDArray[Any]
@@ -33,8 +33,8 @@ class Sizes:
 
 
 #: For laws in which nothing is evicted, and for streams through small memories.
-WHOLE = Sizes(batch=ROWS, length=9, seq=4, heads=4, kv_heads=2, head_dim=8)
-STREAM = Sizes(batch=ROWS, length=12, seq=3, heads=4, kv_heads=2, head_dim=4)
+WHOLE = Sizes(batch=options.rows, length=9, seq=4, heads=4, kv_heads=2, head_dim=8)
+STREAM = Sizes(batch=options.rows, length=12, seq=3, heads=4, kv_heads=2, head_dim=4)
 
 
 @dataclass(frozen=True)

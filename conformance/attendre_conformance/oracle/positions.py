@@ -52,6 +52,8 @@ class SchemeRule:
     @property
     def exact(self) -> bool:
         """Whether it adds no rounding to dyadic numbers (and, for ALiBi, 2**n heads)."""
+        if self.kind == "in_cache" and self.inner is not None:
+            return self.inner.exact
         return self.kind in ("none", "t5", "alibi")
 
 
