@@ -9,13 +9,13 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attendre_core.cli import demo, info
+from attendre_core.cli import demo, info, run
 from attendre_core.cli.arguments import Parser
-from attendre_core.errors import ConfigError
+from attendre_core.errors import CheckpointError, ConfigError, StateError
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, info)
+_COMMANDS = (demo, run, info)
 #: What shells report for a program ended by Ctrl-C, and for one whose reader went away.
 _INTERRUPTED, _READER_GONE = 130, 141
 
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments.run(arguments)
         sys.stdout.flush()
-    except ConfigError as error:
+    except (CheckpointError, ConfigError, StateError) as error:
         print(f"attendre: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -6,9 +6,20 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NoReturn
 
-__all__ = ["Parser", "add_command", "add_shared", "print_json", "whole_number"]
+from attendre_core.presets import MemoryConfig, preset
+
+__all__ = [
+    "Parser",
+    "add_command",
+    "add_memory",
+    "add_shared",
+    "memory_of",
+    "print_json",
+    "whole_number",
+]
 
 
 class Parser(argparse.ArgumentParser):
@@ -45,6 +56,58 @@ def add_shared(parser: Parser, *, backend_help: str) -> None:
     """Add the options that all commands have."""
     parser.add_argument("--backend", default="numpy", metavar="NAME", help=backend_help)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def add_memory(parser: Parser) -> None:
+    """Add the options that describe a memory; `memory_of` reads them."""
+    memory = parser.add_argument_group("the memory")
+    memory.add_argument(
+        "--preset", default="LRA-sum", metavar="NAME", help="policy: see attendre info (LRA-sum)"
+    )
+    memory.add_argument(
+        "--kv", type=whole_number(1), default=1024, metavar="M", help="keys and values kept (1024)"
+    )
+    memory.add_argument(
+        "--q", type=whole_number(0), default=0, metavar="N", help="positions queries wait (0)"
+    )
+    memory.add_argument(
+        "--chunk", type=whole_number(1), default=128, metavar="S", help="tokens per step (128)"
+    )
+    memory.add_argument(
+        "--top-k", type=whole_number(1), metavar="K", help="entries a query retrieves (all)"
+    )
+    memory.add_argument(
+        "--sigmas",
+        type=float,
+        default=0.0,
+        metavar="C",
+        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in)",
+    )
+    memory.add_argument(
+        "--present",
+        choices=("compete", "visible"),
+        help="whether a chunk may be refused before it is attended to",
+    )
+    memory.add_argument(
+        "--positions",
+        choices=("clamp", "model", "in-cache"),
+        default="clamp",
+        help="beyond the length that the model was trained on (clamp)",
+    )
+
+
+def memory_of(arguments: argparse.Namespace) -> MemoryConfig:
+    """Make the memory that the options of `add_memory` describe."""
+    config = preset(
+        arguments.preset,
+        arguments.kv,
+        arguments.q,
+        arguments.chunk,
+        arguments.top_k,
+        sigmas=arguments.sigmas,
+    )
+    config = replace(config, positions=arguments.positions)
+    return config if arguments.present is None else replace(config, present=arguments.present)
 
 
 def whole_number(least: int) -> Callable[[str], int]:

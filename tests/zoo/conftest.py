@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+
+from attendre_core.tree import tree_leaves
+from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.registry import architecture_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -79,6 +84,40 @@ def difference() -> Callable[[Any, Any, Any], float]:
 def tolerance() -> float:
     """Return the largest relative difference that counts as equal."""
     return TOLERANCE
+
+
+@pytest.fixture(scope="session")
+def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up Llama of one byte a token, with its tokenizer, written without transformers."""
+    tokenizers = pytest.importorskip("tokenizers")
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    folder = tmp_path_factory.mktemp("tiny")
+    config = {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": 256, "max_position_embeddings": 512, "tie_word_embeddings": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    rng = np.random.default_rng(5)
+    wanted = tree_leaves(architecture_of(RawConfig(config, "config.json")).parameters())
+    save_file(
+        {
+            tensor.name: (
+                0.3 * rng.standard_normal(tensor.shape) if len(tensor.shape) > 1
+                else np.ones(tensor.shape)
+            ).astype(np.float32)
+            for tensor in wanted
+        },
+        folder / "model.safetensors",
+    )  # fmt: skip
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    inner = tokenizers.Tokenizer(
+        tokenizers.models.BPE({letter: i for i, letter in enumerate(alphabet)}, [])
+    )
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    inner.save(str(folder / "tokenizer.json"))
+    return folder
 
 
 @pytest.fixture

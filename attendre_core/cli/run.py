@@ -1,0 +1,234 @@
+"""``attendre run``: read a long file with a model in bounded memory, then answer or go on."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from attendre_core.cli.arguments import (
+    Parser,
+    add_command,
+    add_memory,
+    add_shared,
+    memory_of,
+    print_json,
+    whole_number,
+)
+from attendre_core.cli.terminal import Terminal
+from attendre_core.errors import ConfigError
+from attendre_core.progress import progress_bar
+
+if TYPE_CHECKING:
+    from attendre_core.zoo import Model, Stream
+
+__all__ = ["add_to"]
+
+_DESCRIPTION = """\
+Read a text file of any length with a model that you have, in a memory of fixed size, and
+continue it or answer a question about it.
+
+The checkpoint is a Hugging Face folder, a .gguf file or a llama2.c .bin file. The summary
+says what the memory took and what full attention over the same input would have needed."""
+
+_EXAMPLES = """\
+  attendre run --model SmolLM2-135M --kv 1024 book.txt
+  attendre run --model model.gguf --preset LRA-sum --kv 2048 --question "Who is Pierre?" book.txt
+  attendre run --model flan-t5-small --preset LFA-1e-3 --kv 1024 --q 512 --chunk 128 report.txt
+  attendre run --model model.gguf --kv 512 --save state.safetensors book.txt
+  attendre run --model model.gguf --kv 512 --restore state.safetensors more.txt
+  cat log.txt | attendre run --model model.gguf --kv 1024 --backend torch -
+  attendre run --model model.gguf --no-memory page.txt"""
+
+_TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
+#: Tokens that are read between two looks at the progress bar.
+_PIECE = 1024
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to the command line."""
+    parser = add_command(
+        commands,
+        "run",
+        "read a long file with a model, then answer or continue",
+        description=_DESCRIPTION,
+        examples=_EXAMPLES,
+        run=run,
+    )
+    parser.add_argument("file", metavar="FILE", help="the text to read; - is standard input")
+    parser.add_argument("--model", required=True, metavar="PATH", help="the checkpoint")
+    parser.add_argument(
+        "--question", metavar="TEXT", help="answer this; without it the text is continued"
+    )
+    parser.add_argument(
+        "--template",
+        default=_TEMPLATE,
+        metavar="TEXT",
+        help="with {question} and {context}; the default is the paper's, question first",
+    )
+    add_memory(parser)
+    parser.add_argument(
+        "--no-memory", action="store_true", help="full attention: no limit, for comparison"
+    )
+    parser.add_argument(
+        "--attention",
+        choices=("causal", "prefix"),
+        help="prefix lets a decoder read the text in both directions",
+    )
+    parser.add_argument("--limit", type=whole_number(1), metavar="T", help="read T tokens at most")
+    _add_writing(parser)
+    parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
+    parser.add_argument("--save", metavar="FILE", help="save the state after reading")
+    parser.add_argument("--restore", metavar="FILE", help="go on from a saved state")
+    add_shared(parser, backend_help="array library to compute with (numpy)")
+
+
+def _add_writing(parser: Parser) -> None:
+    writing = parser.add_argument_group("what it writes")
+    writing.add_argument(
+        "--max-new-tokens", type=whole_number(1), default=64, metavar="T", help="at most (64)"
+    )
+    writing.add_argument(
+        "--temperature", type=float, default=0.0, help="0 takes the likeliest token (0)"
+    )
+    writing.add_argument("--top-p", type=float, default=1.0, help="nucleus to draw from (1)")
+    writing.add_argument("--seed", type=whole_number(0), default=0, help="for drawing (0)")
+    writing.add_argument("--beams", type=whole_number(1), default=1, help="beam search (1: none)")
+    writing.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
+    )
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the command."""
+    from attendre_core.zoo import load
+
+    text = _text(arguments)
+    memory = None if arguments.no_memory else memory_of(arguments)
+    model = load(
+        arguments.model,
+        memory=memory,
+        backend=arguments.backend,
+        dtype=arguments.dtype,
+        attention=arguments.attention,
+    )
+    tokens = model.tokens(text)
+    cut = len(tokens) if arguments.limit is None else min(arguments.limit, len(tokens))
+    if not cut:
+        raise ConfigError(f"run: {arguments.file} has no text, expected at least one token.")
+    stream = model.restore(arguments.restore) if arguments.restore else _stream(model)
+    _read(stream, tokens[:cut])
+    if arguments.save:
+        stream.save(arguments.save)
+    written = _write(arguments, model, stream)
+    summary = _summary(model, stream)
+    if arguments.json:
+        print_json({"text": written, **summary})
+    else:
+        _print_summary(Terminal(sys.stderr), summary)
+
+
+def _text(arguments: argparse.Namespace) -> str:
+    """Read the file, and put it into the template if there is a question."""
+    try:
+        if arguments.file == "-":
+            text = sys.stdin.read()
+        else:
+            text = Path(arguments.file).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"run: {arguments.file} cannot be read ({error.strerror}).") from error
+    if arguments.question is None:
+        return text
+    for name in ("{question}", "{context}"):
+        if name not in arguments.template:
+            raise ConfigError(f"run: the template has no {name}. It has to say where it goes.")
+    template: str = arguments.template
+    return template.replace("{question}", arguments.question).replace("{context}", text)
+
+
+def _stream(model: Model) -> Stream:
+    if model.memory is None and not model.causal:
+        raise ConfigError(
+            "run: a model that looks both ways cannot stream without a memory. Leave --no-memory "
+            "out, or use encode and generate in Python."
+        )
+    return model.stream()
+
+
+def _read(stream: Stream, tokens: list[int]) -> None:
+    bar = progress_bar(len(tokens), "reading", " tokens")
+    try:
+        for start in range(0, len(tokens), _PIECE):
+            piece = tokens[start : start + _PIECE]
+            stream.feed(piece)
+            bar.update(len(piece))
+    finally:
+        bar.close()
+
+
+def _write(arguments: argparse.Namespace, model: Model, stream: Stream) -> str:
+    """Generate; on a terminal, or to a pipe, the text appears as it is made."""
+    shown = [0]
+
+    def show(row: int, token: int, text: str) -> None:
+        if not arguments.json and arguments.beams == 1 and not arguments.stop:
+            # A character may need more tokens; it is shown once it is whole.
+            whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
+            sys.stdout.write(whole[shown[0] :])
+            sys.stdout.flush()
+            shown[0] = len(whole)
+
+    tokens = stream.generate(
+        arguments.max_new_tokens,
+        temperature=arguments.temperature,
+        top_p=arguments.top_p,
+        seed=arguments.seed,
+        beams=arguments.beams,
+        stop=arguments.stop,
+        on_token=show,
+    )[0]
+    text = model.text(tokens)
+    for word in arguments.stop:
+        text = text.partition(word)[0]
+    if not arguments.json:
+        print(text[shown[0] :], flush=True)
+    return text
+
+
+def _summary(model: Model, stream: Stream) -> dict[str, Any]:
+    part = model.reading_part
+    length = stream.lengths[0]
+    reports = stream.reports()
+    width = {"float16": 2, "bfloat16": 2, "float64": 8}.get(model.dtype, 4)
+    return {
+        "tokens_read": length,
+        "backend": model.library,
+        "layers": part.layers,
+        "memory": None if model.memory is None else repr(replace(model.memory, layers=())),
+        "memory_bytes": sum(report.nbytes for report in reports),
+        "full_attention_bytes": 2 * part.layers * part.kv_heads * part.head_dim * width * length,
+        "kept_per_layer": max(report.used[0] for report in reports),
+        "admitted_share": min(report.admitted_share[0] for report in reports),
+    }
+
+
+def _print_summary(terminal: Terminal, summary: dict[str, Any]) -> None:
+    used, full = summary["memory_bytes"], summary["full_attention_bytes"]
+    lines = [
+        f"read {summary['tokens_read']:,} tokens through {summary['layers']} layers "
+        f"on {summary['backend']}",
+        f"keys and values: {_mebibytes(used)} MiB held; full attention would hold "
+        f"{_mebibytes(full)} MiB ({full / used:.1f} times as much)",
+    ]
+    if summary["memory"] is not None:
+        lines.append(
+            f"kept {summary['kept_per_layer']:,} of {summary['tokens_read']:,} tokens in a layer; "
+            f"lowest share of new tokens admitted once full: {summary['admitted_share']:.0%}"
+        )
+    print(terminal.paint("\n".join(["", *lines]), "dim"), file=sys.stderr)
+
+
+def _mebibytes(count: int) -> str:
+    return f"{count / 2**20:,.1f}"
