@@ -19,7 +19,7 @@ from attendre_core.zoo.full import full_pass
 from attendre_core.zoo.generation import Ending, OnToken, continue_by_beams, continue_rows
 from attendre_core.zoo.growing import GrowingReader
 from attendre_core.zoo.reading import Reader
-from attendre_core.zoo.rows import padded, rows_of
+from attendre_core.zoo.rows import last_rows, padded, rows_of
 from attendre_core.zoo.sampling import Sampling
 from attendre_core.zoo.stacks import ModelStack, blocks_of, full_stack
 from attendre_core.zoo.writing import Writer
@@ -409,8 +409,7 @@ class _ReadOnce:
             return model.writer_across(hidden, valid, room)
         reader = GrowingReader(model.reading_part, model.reading_params, model.library, model.dtype)
         lengths = np.asarray([len(row) for row in self.rows], dtype=np.int32)
-        xp = model.backend.xp
-        last = xp.stack([hidden[i, int(n) - 1, :] for i, n in enumerate(lengths)], axis=0)
+        last = last_rows(model.backend, hidden, lengths - 1)
         return model.writer_after(reader, reader.filled(entries, valid), lengths, last, room)
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from attendre_core.backend import Array, Backend
 from attendre_core.errors import ConfigError, DTypeError
+from attendre_core.ops.slots import gather_slots
 
-__all__ = ["padded", "rows_of"]
+__all__ = ["last_rows", "padded", "rows_of"]
 
 
 def rows_of(where: str, tokens: Any, vocabulary: int) -> list[list[int]]:
@@ -52,3 +54,9 @@ def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
         tokens[number, : len(row)] = row
         valid[number, : len(row)] = True
     return tokens, valid
+
+
+def last_rows(backend: Backend, x: Array, place: Any) -> Array:
+    """Take one position of each row: (batch, n, dim) and (batch,) in NumPy give (batch, dim)."""
+    index = backend.from_numpy(np.asarray(place, dtype=np.int64)[:, None])
+    return gather_slots(x, index, axis=1)[:, 0, :]

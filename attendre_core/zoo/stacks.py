@@ -127,6 +127,7 @@ def _emptying_program(
     return compiled(library, empty, False)
 
 
+@lru_cache(maxsize=64)
 def memory_stack(
     part: Part, memory: MemoryConfig, library: str, *, causal: bool, far: bool
 ) -> ModelStack:
@@ -165,6 +166,7 @@ def _memory_layer(
     )
 
 
+@lru_cache(maxsize=64)
 def full_stack(part: Part, size: int, library: str) -> ModelStack:
     """Return causal layers that hold everything up to ``size`` positions."""
     memory = KeyValueMemory(size=size, policy=FIFO(), scale=part.scale)

@@ -13,7 +13,7 @@ from attendre_core.layer.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
 from attendre_core.zoo.growing import GrowingReader
 from attendre_core.zoo.reading import Hidden, Reader
-from attendre_core.zoo.rows import padded, rows_of
+from attendre_core.zoo.rows import last_rows, padded, rows_of
 from attendre_core.zoo.sampling import Sampling
 from attendre_core.zoo.saving import read_arrays, write_arrays
 from attendre_core.zoo.writing import Writer
@@ -216,7 +216,7 @@ class Stream:
         newest = position.max(axis=1)
         newer = newest > self._last_at
         if newer.any():
-            rows = xp.stack([hidden.x[i, int(j), :] for i, j in enumerate(place)], axis=0)
+            rows = last_rows(found, hidden.x, place)
             self._last = xp.where(found.from_numpy(newer[:, None]), rows, self._last)
             self._last_at = np.where(newer, newest, self._last_at).astype(np.int32)
         if self._outputs is not None:
