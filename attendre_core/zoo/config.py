@@ -16,6 +16,7 @@ __all__ = ["RawConfig", "read_json"]
 
 #: No published model comes near; beyond it a number is a mistake or an attack.
 _MOST = 2**24
+_LARGEST = 1e300
 _LARGEST_JSON = 64 * 2**20
 
 
@@ -65,24 +66,32 @@ class RawConfig:
         """Whether the value is there and not null."""
         return self.values.get(name) is not None
 
-    def size(self, name: str, default: int | None = None, *, least: int = 1) -> int:
-        """Return a whole number of at least ``least``."""
+    def size(
+        self, name: str, default: int | None = None, *, least: int = 1, most: int = _MOST
+    ) -> int:
+        """Return a whole number from ``least`` to ``most``."""
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, float) and value.is_integer() and math.isfinite(value):
             value = int(value)
         good = isinstance(value, int) and not isinstance(value, bool)
-        if not good or not least <= value <= _MOST:  # type: ignore[operator]
-            raise self._refused(name, value, f"a whole number from {least} to {_MOST}")
+        if not good or not least <= value <= most:  # type: ignore[operator]
+            raise self._refused(name, value, f"a whole number from {least} to {most}")
         return int(value)  # type: ignore[arg-type]
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """Return a finite number."""
+    def token(self, name: str, default: int | None, vocabulary: int) -> int:
+        """Return one token id."""
+        return self.size(name, default, least=0, most=vocabulary - 1)
+
+    def number(self, name: str, default: float | None = None, *, above: float = -math.inf) -> float:
+        """Return a finite number greater than ``above``."""
         value = self.values.get(name)
         value = default if value is None else value
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not math.isfinite(value):  # type: ignore[arg-type]
-            raise self._refused(name, value, "a finite number")
+        # A whole number may be too large for a float.
+        if not good or not max(above, -_LARGEST) < value < _LARGEST:  # type: ignore[operator]
+            more = "" if above == -math.inf else f" above {above:g}"
+            raise self._refused(name, value, f"a finite number{more}")
         return float(value)  # type: ignore[arg-type]
 
     def flag(self, name: str, default: bool) -> bool:
@@ -156,6 +165,28 @@ class RawConfig:
         if base <= 0:
             raise settings._refused("rope_theta", base, "a positive number")
         return RoPE(base=base, scaling=scaling)
+
+    def rope_of(self, layer_type: str, base_name: str, default_base: float) -> RoPE:
+        """Return the rotation of one type of layers, where local and global layers differ.
+
+        Parameters
+        ----------
+        layer_type
+            Its entry in ``rope_parameters``; older files have none.
+        base_name, default_base
+            Where older files keep the base, and what it is if they do not name it.
+
+        Examples
+        --------
+        >>> config = RawConfig({"rope_local_base_freq": 500.0}, "config.json")
+        >>> config.rope_of("sliding_attention", "rope_local_base_freq", 10000.0).base
+        500.0
+        """
+        settings = self.part("rope_parameters").part(layer_type)
+        # Older files have one scaling, which is meant for layers that look far.
+        older = self.part("rope_scaling").values if layer_type == "full_attention" else {}
+        base = {"rope_theta": self.number(base_name, default_base)}
+        return self.rope(settings=RawConfig({**base, **older, **settings.values}, settings.where))
 
     def _refused(self, name: str, value: Any, expected: str) -> CheckpointError:
         shown = "missing" if value is None else repr(value)

@@ -34,12 +34,17 @@ def linear(params: Params, name: str, x: Array) -> Array:
     return y if bias is None else y + bias
 
 
-def rms_norm(weight: Array, x: Array, eps: float) -> Array:
-    """Divide by the root mean square and multiply by ``weight``; computed in float32."""
+def rms_norm(weight: Array, x: Array, eps: float, *, centred: bool = False) -> Array:
+    """Divide by the root mean square and multiply by ``weight``; computed in float32.
+
+    A ``centred`` weight is stored minus one and applied before rounding, as in Gemma.
+    """
     xp = backend_of(x).xp
     wide = _wide(x)
-    mean = xp.mean(wide * wide, axis=-1, keepdims=True)
-    return xp.astype(wide / xp.sqrt(mean + eps), x.dtype) * weight
+    wide = wide / xp.sqrt(xp.mean(wide * wide, axis=-1, keepdims=True) + eps)
+    if centred:
+        return xp.astype(wide * (1.0 + _wide(weight)), x.dtype)
+    return xp.astype(wide, x.dtype) * weight
 
 
 def layer_norm(weight: Array, bias: Array | None, x: Array, eps: float) -> Array:
@@ -48,8 +53,8 @@ def layer_norm(weight: Array, bias: Array | None, x: Array, eps: float) -> Array
     wide = _wide(x)
     wide = wide - xp.mean(wide, axis=-1, keepdims=True)
     spread = xp.mean(wide * wide, axis=-1, keepdims=True)
-    y = xp.astype(wide / xp.sqrt(spread + eps), x.dtype) * weight
-    return y if bias is None else y + bias
+    y = wide / xp.sqrt(spread + eps) * _wide(weight)
+    return xp.astype(y if bias is None else y + _wide(bias), x.dtype)
 
 
 def activate(name: str, x: Array) -> Array:

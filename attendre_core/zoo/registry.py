@@ -5,16 +5,24 @@ from __future__ import annotations
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.architecture import Architecture
 from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.gemma import Gemma
 from attendre_core.zoo.llama import Llama
+from attendre_core.zoo.marian import Marian
+from attendre_core.zoo.t5 import T5
 
 __all__ = ["ARCHITECTURES", "architecture_of"]
 
 #: ``model_type`` of a configuration to the class that reads it.
 ARCHITECTURES: dict[str, type[Architecture]] = {
+    "gemma3": Gemma,
+    "gemma3_text": Gemma,
     "llama": Llama,
+    "marian": Marian,
     "mistral": Llama,
+    "mt5": T5,
     "qwen2": Llama,
     "qwen3": Llama,
+    "t5": T5,
 }
 
 
