@@ -8,12 +8,15 @@ from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.gemma import Gemma
 from attendre_core.zoo.llama import Llama
 from attendre_core.zoo.marian import Marian
+from attendre_core.zoo.palm import Cohere, Falcon
 from attendre_core.zoo.t5 import T5
 
 __all__ = ["ARCHITECTURES", "architecture_of"]
 
 #: ``model_type`` of a configuration to the class that reads it.
 ARCHITECTURES: dict[str, type[Architecture]] = {
+    "cohere": Cohere,
+    "falcon": Falcon,
     "gemma3": Gemma,
     "gemma3_text": Gemma,
     "llama": Llama,
