@@ -38,12 +38,16 @@ class Tensor:
         (start, stop): the part of a fused tensor along its first axis; None = all of it.
     transposed
         The checkpoint holds it as (in, out).
+    also
+        Names under which some checkpoints hold it instead, tried in this order: a table that
+        several places share is often stored only once.
     """
 
     name: str
     shape: tuple[int, ...]
     rows: tuple[int, int] | None = None
     transposed: bool = False
+    also: tuple[str, ...] = ()
 
 
 #: Keys and values of the encoder's output for one decoder layer, and which of them are real:
@@ -155,24 +159,23 @@ class Architecture:
 
 
 class EncoderDecoder(Architecture):
-    """An architecture of two parts; parameters are ``{"encoder": ..., "decoder": ...}``."""
+    """An architecture of two parts; parameters are ``{"encoder": ..., "decoder": ...}``.
+
+    Attributes
+    ----------
+    encoder
+        The part that reads.
+    decoder
+        The part that writes, with cross-attention to what was read.
+    start
+        The token with which the decoder starts.
+    """
 
     kind: ClassVar[Literal["decoder", "encoder", "encoder-decoder"]] = "encoder-decoder"
 
-    @property
-    def encoder(self) -> Part:
-        """The part that reads."""
-        raise NotImplementedError
-
-    @property
-    def decoder(self) -> Part:
-        """The part that writes, with cross-attention to what was read."""
-        raise NotImplementedError
-
-    @property
-    def start(self) -> int:
-        """The token with which the decoder starts."""
-        raise NotImplementedError
+    encoder: Part
+    decoder: Part
+    start: int
 
     @property
     def never(self) -> tuple[int, ...]:

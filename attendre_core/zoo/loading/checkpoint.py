@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -69,8 +69,9 @@ def load_parameters(
     read: dict[Tensor, Array] = {}
 
     def placed(tensor: Tensor) -> Array:
+        tensor = replace(tensor, name=names[tensor.name], also=())
         if tensor not in read:
-            stored = checkpoint.read(names[tensor.name])
+            stored = checkpoint.read(tensor.name)
             array = stored.array
             if tensor.rows is not None:
                 array = array[tensor.rows[0] : tensor.rows[1]]
@@ -94,9 +95,11 @@ def _found(
     names: dict[str, str] = {}
     problems = []
     for tensor in wanted:
-        candidates = [tensor.name]
-        for prefix in architecture.prefixes:
-            candidates += [tensor.name.removeprefix(prefix), prefix + tensor.name]
+        candidates = []
+        for known in (tensor.name, *tensor.also):
+            candidates.append(known)
+            for prefix in architecture.prefixes:
+                candidates += [known.removeprefix(prefix), prefix + known]
         name = next((c for c in candidates if checkpoint.shape(c) is not None), None)
         if name is None:
             problems.append(f"{tensor.name} is missing")
