@@ -136,7 +136,8 @@ def continue_by_beams(
     beams = [_Beams(width, penalty) for _ in range(batch)]
     over = np.zeros(batch, dtype=bool)
     for step in range(ending.limit):
-        chance = log_softmax(ending.without(logits).astype(np.float64))
+        # What must not be chosen keeps its share of the probability, as others count it.
+        chance = ending.without(log_softmax(logits.astype(np.float64)))
         scores = totals[:, :, None] + chance.reshape(batch, width, vocabulary)
         source = np.zeros((batch, width), dtype=np.int64)
         tokens = np.zeros((batch, width), dtype=np.int32)

@@ -318,14 +318,17 @@ class Model:
     ) -> tuple[Array, list[tuple[Array, Array]], Array, int]:
         """Read whole rows by full attention: hidden states, entries, which are real, length."""
         length = max(len(row) for row in rows)
-        step = _LENGTH_STEP if "compile" in self.backend.capabilities else 1
-        tokens, valid = padded(rows, -(-length // step) * step)
+        tokens, valid = padded(rows, self._compiled_length(length))
         flags = self.backend.from_numpy(valid)
         hidden, entries = full_pass(
             self.reading_part, self.reading_params, self.backend.from_numpy(tokens), flags,
             causal=self.causal, library=self.library,
         )  # fmt: skip
         return hidden, entries, flags, length
+
+    def _compiled_length(self, length: int) -> int:
+        step = _LENGTH_STEP if "compile" in self.backend.capabilities else 1
+        return -(-length // step) * step
 
     def _hidden(self, rows: list[list[int]]) -> tuple[Array, Array]:
         """Return hidden states in input order, and which of them are real."""
@@ -357,13 +360,23 @@ class Model:
                 f"Model.logits: {len(rows)} rows of tokens but {len(written)} of decoder_tokens, "
                 "expected as many. Give each input its own decoder tokens."
             )
-        tokens, valid = padded(written)
+        length = max(len(row) for row in written)
+        tokens, valid = padded(written, self._compiled_length(length))
         hidden, _ = full_pass(
             architecture.decoder, self.params["decoder"], self.backend.from_numpy(tokens),
             self.backend.from_numpy(valid), causal=True, library=self.library,
-            crosses=self.crosses(*self._hidden(rows)),
+            crosses=self.crosses(*self._encoded(rows)),
         )  # fmt: skip
-        return architecture.logits(self.params, hidden)
+        return architecture.logits(self.params, hidden[:, :length, ...])
+
+    def _encoded(self, rows: list[list[int]]) -> tuple[Array, Array]:
+        """Return the outputs of the encoder that its decoder attends to, and which are real."""
+        if self.memory is None:
+            hidden, _, valid, _ = self.full_hidden(rows)
+            return hidden, valid
+        stream = self.stream(len(rows))
+        stream.feed(rows)
+        return stream.encoded()
 
     def writer_across(self, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
         """Start a decoder that attends to an encoder's output; and its first logits."""
@@ -376,7 +389,7 @@ class Model:
         )
         writer = Writer(
             architecture, part, params, self.params, stack, states,
-            blocks_of(part, params, self.crosses(encoded, valid)), np.zeros(batch),
+            blocks_of(part, params, self.crosses(encoded, valid)), np.zeros(batch), own=True,
         )  # fmt: skip
         start = np.full(batch, architecture.start)
         return writer, writer.write(start, np.ones(batch, dtype=bool))

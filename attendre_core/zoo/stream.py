@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +18,16 @@ from attendre_core.zoo.reading import Hidden, Reader
 from attendre_core.zoo.rows import last_rows, padded, rows_of
 from attendre_core.zoo.sampling import Sampling
 from attendre_core.zoo.saving import read_arrays, write_arrays
+from attendre_core.zoo.stacks import compiled
 from attendre_core.zoo.writing import Writer
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
 __all__ = ["Stream"]
+
+#: A decoder attends to a multiple of so many outputs of the encoder.
+_PLACES = 64
 
 
 class Stream:
@@ -120,19 +126,32 @@ class Stream:
 
     def next_logits(self) -> Array:
         """Return the logits of the token after the last, (batch, vocabulary)."""
-        self._finish_for("Stream.next_logits")
         model = self.model
+        if self._outputs is not None:
+            return model.backend.from_numpy(self.writer(1)[1])
+        self._finish_for("Stream.next_logits")
         return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
 
     def writer(self, room: int) -> tuple[Writer, Any]:
         """Return a writer that goes on from here, and the logits of its first token."""
-        self._finish_for("Stream.generate")
         if self._outputs is not None:
-            held = self._outputs.read(self._encoded)
-            return self.model.writer_across(held.data, held.valid, room)
+            return self.model.writer_across(*self.encoded(), room)
+        self._finish_for("Stream.generate")
         return self.model.writer_after(
             self._reader, self._states, self._read.copy(), self._last, room
         )
+
+    def encoded(self) -> tuple[Array, Array]:
+        """Return what a decoder attends to: outputs (batch, n, dim), and which are real."""
+        if self._outputs is None:
+            raise ConfigError("Stream.encoded: only the stream of an encoder-decoder has it.")
+        self._finish_for("Stream.generate")
+        held = self._outputs.read(self._encoded)
+        # Empty places come first; most of them are dropped, a few are left so that few lengths
+        # are compiled.
+        count = int(self.model.backend.to_numpy(held.valid).sum(axis=1).max())
+        first = max(held.valid.shape[1] - -(-count // _PLACES) * _PLACES, 0)
+        return held.data[:, first:, ...], held.valid[:, first:]
 
     def reports(self) -> list[MemoryReport]:
         """Return what the memory of each layer holds and how it behaved."""
@@ -220,9 +239,8 @@ class Stream:
             self._last = xp.where(found.from_numpy(newer[:, None]), rows, self._last)
             self._last_at = np.where(newer, newest, self._last_at).astype(np.int32)
         if self._outputs is not None:
-            self._encoded, _ = self._outputs.insert(
-                self._encoded, hidden.x, hidden.position, hidden.valid
-            )
+            insert = _inserting_program(self.model.library, self._outputs)
+            self._encoded = insert(self._encoded, hidden.x, hidden.position, hidden.valid)
 
     def _finish_for(self, where: str) -> None:
         if min(self.lengths) == 0:
@@ -230,6 +248,14 @@ class Stream:
                 f"{where}: a row of the stream has no tokens yet. Feed every row first."
             )
         self.finish()
+
+
+@lru_cache(maxsize=64)
+def _inserting_program(library: str, memory: EncoderOutputMemory) -> Callable[..., Any]:
+    def insert(state: Any, output: Array, position: Array, valid: Array) -> Any:
+        return memory.insert(state, output, position, valid, donate=True)[0]
+
+    return compiled(library, insert, donate=True)
 
 
 def _dtype(model: Model) -> Any:

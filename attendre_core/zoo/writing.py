@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ class Writer:
         The decoder's layers, from `Stack.decoding` or fresh.
     position
         (batch,): where the next token of each row stands.
+    own
+        The states belong to nobody else, so that they may be written over.
     """
 
     def __init__(
@@ -35,12 +38,16 @@ class Writer:
         states: tuple[LayerState, ...],
         blocks: tuple[ModelBlock, ...],
         position: Any,
+        *,
+        own: bool = False,
     ) -> None:
         self.architecture, self.part, self.params, self.top = architecture, part, params, top
         self.stack, self.states, self.blocks = stack, states, blocks
         self.position = np.asarray(position, dtype=np.int32)
         self.backend: Backend = backend(stack.library)
-        self._own = False  # the states may still belong to a stream
+        self._own = own
+        #: Which input each row belongs to: its beams attend to the same encoder's output.
+        self._inputs = np.arange(len(self.position))
 
     def write(self, tokens: Any, active: Any) -> Any:
         """Add a token to each active row; returns next-token logits, (batch, vocabulary)."""
@@ -63,16 +70,14 @@ class Writer:
         """Take row ``index[i]`` as row i."""
         rows = self.backend.from_numpy(np.asarray(index, dtype=np.int32))
         self.states = self.stack.reorder(self.states, rows)
-        take = self.backend.xp.take
-        self.blocks = tuple(
-            block
-            if block.cross is None
-            else ModelBlock(
-                block.part,
-                block.params,
-                tuple(take(a, rows, axis=0) for a in block.cross),
-            )
-            for block in self.blocks
-        )
-        self.position = self.position[np.asarray(index)]
+        inputs = self._inputs[np.asarray(index)]
+        if not np.array_equal(inputs, self._inputs):
+            self.blocks = tuple(self._reordered(block, rows) for block in self.blocks)
+        self._inputs, self.position = inputs, self.position[np.asarray(index)]
         self._own = True
+
+    def _reordered(self, block: ModelBlock, rows: Array) -> ModelBlock:
+        if block.cross is None:
+            return block
+        key, value, valid = (self.backend.xp.take(a, rows, axis=0) for a in block.cross)
+        return replace(block, cross=(key, value, valid))
