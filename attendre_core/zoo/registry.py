@@ -5,6 +5,7 @@ from __future__ import annotations
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.architecture import Architecture
 from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.ctranslate import CTranslate
 from attendre_core.zoo.gemma import Gemma
 from attendre_core.zoo.llama import Llama
 from attendre_core.zoo.marian import Marian
@@ -16,6 +17,7 @@ __all__ = ["ARCHITECTURES", "architecture_of"]
 #: ``model_type`` of a configuration to the class that reads it.
 ARCHITECTURES: dict[str, type[Architecture]] = {
     "cohere": Cohere,
+    "ctranslate2": CTranslate,
     "falcon": Falcon,
     "gemma3": Gemma,
     "gemma3_text": Gemma,
