@@ -73,6 +73,12 @@ class Backend:
     kernels
         Op name to callable. Laws: a kernel returns what the generic op returns, picks the same
         indices on ties, and writes into its arguments only where the op says ``donate``.
+    transforms
+        What else the library can do with a function of (nested) arrays, name to callable:
+        ``grad(function)`` differentiates a number by the first argument; ``vmap(function)`` maps
+        over the first axis of all arguments; ``scan(step, state, chunks)`` runs steps over the
+        first axis of the chunks; ``export(function, *arguments)`` writes the compiled function
+        out, reads it back and returns it. Law: each gives what a plain call, or loop, gives.
     capabilities
         Words out of ``"compile"``, ``"grad"``, ``"float64"``, ``"bfloat16"``.
     """
@@ -88,6 +94,7 @@ class Backend:
     stop_gradient: Callable[[Array], Array] = _same
     device_of: Callable[[Array], Any] = _nowhere
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
+    transforms: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
 
     def __repr__(self) -> str:

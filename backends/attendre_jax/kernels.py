@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -67,30 +68,45 @@ def kth_largest(x: Array, k: int) -> Array:
     return jnp.min(jnp.where(bits >= low, x, jnp.inf), axis=-1, keepdims=True)
 
 
-def _lead_index(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return index arrays that pick whole entries: one for each leading axis, and the slots."""
-    missing = len(lead) + 1 - index.ndim
-    index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
-    axes = tuple(
-        jnp.arange(n).reshape((1,) * i + (n,) + (1,) * (len(lead) - i)) for i, n in enumerate(lead)
-    )
-    return (*axes, index)
+def _over_lead(
+    function: Callable[..., Array], lead: int, shared: int, more: int = 0
+) -> Callable[..., Array]:
+    """Map a function of one array's slots, and an index, over the leading axes.
+
+    Explicit axes of a batch, unlike index arrays that name every row and head, let XLA see that
+    no row or head reads from another: on a mesh nothing is gathered.
+
+    Parameters
+    ----------
+    lead, shared
+        Leading axes of the array, and how many of them the index has too.
+    more
+        Further arguments, with all leading axes.
+    """
+    for axis in reversed(range(lead)):
+        function = jax.vmap(function, in_axes=(0, 0 if axis < shared else None, *[0] * more))
+    return function
 
 
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     """Take whole entries by index."""
-    where = _lead_index(index, array.shape[:axis])
-    return array.at[where].get(mode="promise_in_bounds")
+
+    def take(slots: Array, where: Array) -> Array:
+        return slots.at[where].get(mode="promise_in_bounds")
+
+    return _over_lead(take, axis, index.ndim - 1)(array, index)
 
 
 def exchange_slots(
     array: Array, index: Array, new: Array, write: Array, *, axis: int, donate: bool
 ) -> tuple[Array, Array]:
     """Write whole entries by index; under jit with donated arguments XLA does it in place."""
-    where = _lead_index(index, array.shape[:axis])
-    displaced = array.at[where].get(mode="promise_in_bounds")
+    displaced = gather_slots(array, index, axis=axis)
     shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
     written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
     values = jnp.where(written, new, displaced)
-    after = array.at[where].set(values, unique_indices=True, mode="promise_in_bounds")
-    return after, displaced
+
+    def put(slots: Array, where: Array, entries: Array) -> Array:
+        return slots.at[where].set(entries, unique_indices=True, mode="promise_in_bounds")
+
+    return _over_lead(put, axis, index.ndim - 1, more=1)(array, index, values), displaced
