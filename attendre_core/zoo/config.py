@@ -16,6 +16,8 @@ __all__ = ["RawConfig", "read_json"]
 
 #: No published model comes near; beyond it a number is a mistake or an attack.
 _MOST = 2**24
+#: Every layer costs objects before the first tensor is compared with it.
+_MOST_LAYERS = 2**12
 _LARGEST = 1e300
 _LARGEST_JSON = 64 * 2**20
 
@@ -28,7 +30,11 @@ def read_json(path: Path) -> Any:
                 f"{path}: {path.stat().st_size} bytes are too many for a configuration, expected "
                 f"at most {_LARGEST_JSON}."
             )
+        if not path.is_file():
+            raise CheckpointError(f"{path}: is not a file, expected a configuration.")
         return json.loads(path.read_text(encoding="utf-8"))
+    except CheckpointError:
+        raise
     except OSError as error:
         raise CheckpointError(f"{path}: cannot be read ({error.strerror}).") from error
     except (ValueError, RecursionError) as error:
@@ -69,7 +75,8 @@ class RawConfig:
     def size(
         self, name: str, default: int | None = None, *, least: int = 1, most: int = _MOST
     ) -> int:
-        """Return a whole number from ``least`` to ``most``."""
+        """Return a whole number from ``least`` to ``most``, at most 4096 for counts of layers."""
+        most = min(most, _MOST_LAYERS) if "layer" in name or "block_count" in name else most
         value = self.values.get(name)
         value = default if value is None else value
         if isinstance(value, float) and value.is_integer() and math.isfinite(value):
@@ -84,7 +91,8 @@ class RawConfig:
         return self.size(name, default, least=0, most=vocabulary - 1)
 
     def number(self, name: str, default: float | None = None, *, above: float = -math.inf) -> float:
-        """Return a finite number greater than ``above``."""
+        """Return a finite number greater than ``above``; what keeps a norm finite is positive."""
+        above = max(above, 0.0) if "eps" in name else above
         value = self.values.get(name)
         value = default if value is None else value
         good = isinstance(value, (int, float)) and not isinstance(value, bool)
@@ -147,11 +155,14 @@ class RawConfig:
         elif kind == "linear":
             scaling = Interpolation(settings.number("factor"))
         elif kind == "yarn":
+            for name, usual in (("attention_factor", None), ("mscale", None), ("truncate", True)):
+                if settings.values.get(name, usual) != usual:
+                    raise settings._refused(name, settings.values[name], "YaRN without it")
             scaling = YaRN(
                 settings.number("factor"),
                 settings.size("original_max_position_embeddings", trained),
-                settings.number("beta_fast", 32.0),
-                settings.number("beta_slow", 1.0),
+                settings.number("beta_fast", 32.0, above=0.0),
+                settings.number("beta_slow", 1.0, above=0.0),
             )
         elif kind == "llama3":
             scaling = Llama3Scaling(

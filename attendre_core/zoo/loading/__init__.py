@@ -12,7 +12,7 @@ from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.registry import architecture_of
-from attendre_core.zoo.tokenizer import Tokenizer, tokenizer_of
+from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_of
 
 __all__ = ["load", "open_checkpoint"]
 
@@ -40,7 +40,8 @@ def load(
     backend
         ``"numpy"``, ``"torch"``, ``"jax"`` or another one.
     dtype
-        Of parameters and memories; ``"auto"`` leaves the parameters as they are stored.
+        Of parameters and memories; ``"auto"`` is the one that most of the parameters are stored
+        in, or float32 if the library lacks it.
     attention
         ``"prefix"`` lets a decoder read its prompt in both directions.
     progress
@@ -60,17 +61,19 @@ def load(
     found = look_up(backend)
     if dtype not in _DTYPES:
         raise ConfigError(f"load: dtype is {dtype!r}, expected one of {', '.join(_DTYPES)}.")
-    if found.name == "numpy" and dtype == "bfloat16":
-        raise ConfigError("load: NumPy has no bfloat16. Use float32, or backend='torch' or 'jax'.")
+    if dtype in ("bfloat16", "float64") and dtype not in found.capabilities:
+        raise ConfigError(
+            f"load: {found.name} has no {dtype} here. Use float32, or another backend."
+        )
     checkpoint, tokenizer = open_checkpoint(path)
     architecture = architecture_of(checkpoint.config)
-    params = load_parameters(checkpoint, architecture, found, dtype, progress=progress)
+    params, dtype = load_parameters(checkpoint, architecture, found, dtype, progress=progress)
     return Model(
         architecture,
         params,
         memory=memory,
         library=found.name,
-        dtype="float32" if dtype == "auto" else dtype,
+        dtype=dtype,
         tokenizer=tokenizer,
         attention=attention,
         end=checkpoint.config.tokens("eos_token_id"),
@@ -85,11 +88,36 @@ def open_checkpoint(path: str | Path) -> tuple[Checkpoint, Tokenizer | None]:
             f"{place}: there is no such file or folder. attendre-core loads checkpoints that you "
             "already have; it downloads nothing."
         )
-    if place.is_dir():
-        from attendre_core.zoo.loading.folder import FolderCheckpoint
+    return _open_folder(place) if place.is_dir() else _open_file(place)
 
-        return FolderCheckpoint(place), tokenizer_of(place)
+
+def _open_folder(folder: Path) -> tuple[Checkpoint, Tokenizer | None]:
+    from attendre_core.zoo.loading.ctranslate import CTranslateFolder, is_ctranslate_folder
+    from attendre_core.zoo.loading.folder import FolderCheckpoint
+
+    if is_ctranslate_folder(folder):
+        translator = CTranslateFolder(folder)
+        return translator, translator.tokenizer
+    alone = list(folder.glob("*.gguf"))
+    if len(alone) == 1 and not (folder / "config.json").exists():
+        return _open_file(alone[0])
+    return FolderCheckpoint(folder), tokenizer_of(folder)
+
+
+def _open_file(file: Path) -> tuple[Checkpoint, Tokenizer | None]:
+    if file.suffix == ".gguf":
+        from attendre_core.zoo.loading.gguf_file import GGUFCheckpoint
+        from attendre_core.zoo.tokenizers.from_gguf import tokenizer_of_gguf
+
+        found = GGUFCheckpoint(file)
+        return found, tokenizer_of_gguf(found.where, found.metadata)
+    if file.suffix == ".bin":
+        from attendre_core.zoo.loading.llama2c import Llama2cCheckpoint
+        from attendre_core.zoo.tokenizers.from_llama2c import tokenizer_beside
+
+        small = Llama2cCheckpoint(file)
+        return small, tokenizer_beside(file, small.config.size("vocab_size"))
     raise CheckpointError(
-        f"{place}: is no checkpoint that can be loaded, expected a folder with config.json, a "
+        f"{file}: is no checkpoint that can be loaded, expected a folder with config.json, a "
         ".gguf file or a llama2.c .bin file."
     )

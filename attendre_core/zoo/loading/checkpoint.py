@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 
 from attendre_core.backend import Array, Backend
-from attendre_core.checks import dtype_named
+from attendre_core.checks import dtype_name, dtype_named
 from attendre_core.errors import CheckpointError
+from attendre_core.positions.rope import RoPE
+from attendre_core.progress import progress_bar
 from attendre_core.tree import tree_leaves, tree_map
-from attendre_core.zoo.architecture import Architecture, Params, Tensor
+from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params, Part, Tensor
 from attendre_core.zoo.config import RawConfig
 
 __all__ = ["Checkpoint", "Stored", "load_parameters"]
@@ -53,19 +56,27 @@ def load_parameters(
     dtype: str,
     *,
     progress: bool | None,
-) -> Params:
+) -> tuple[Params, str]:
     """Read all parameters of an architecture; every problem is found before the first is read.
 
     Parameters
     ----------
     dtype
-        What they become; ``"auto"`` leaves them as they are stored.
+        What they become; ``"auto"`` is the dtype that most of them are stored in.
     progress
         Whether to show a bar; None shows one on a terminal.
+
+    Returns
+    -------
+    params
+        Nested as the architecture names them.
+    dtype
+        The name of their dtype.
     """
     wanted: list[Tensor] = list(tree_leaves(architecture.parameters()))
     names = _found(checkpoint, architecture, wanted)
-    bar = _bar(len(wanted), progress)
+    refuse_odd_heads(checkpoint.where, architecture)
+    bar = progress_bar(len(wanted), "loading", " tensors", progress)
     read: dict[Tensor, Array] = {}
 
     def placed(tensor: Tensor) -> Array:
@@ -85,7 +96,7 @@ def load_parameters(
         params: Params = tree_map(placed, architecture.parameters())
     finally:
         bar.close()
-    return params
+    return levelled(params, backend) if dtype == "auto" else (params, dtype)
 
 
 def _found(
@@ -133,6 +144,7 @@ def _fits(tensor: Tensor, given: tuple[int, ...]) -> bool:
 
 def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
     """Hand an array over to the library, shared with the file where nothing has to change."""
+    array = np.require(array, requirements="A")  # a careless writer may have packed it tightly
     share = backend.share
     if share is None:
         if stored == "bfloat16":
@@ -146,23 +158,57 @@ def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
     return result if result.dtype == dtype else backend.xp.astype(result, dtype)
 
 
-class _Silent:
-    def update(self) -> None:
-        """Say nothing."""
+def levelled(params: Params, backend: Backend) -> tuple[Params, str]:
+    """Give all parameters the dtype that most of their numbers have, and name it.
 
-    def close(self) -> None:
-        """Say nothing."""
+    Norms are often stored wider than matrices; mixed, the residual stream would widen on its way
+    and no longer fit a memory.
+    """
+    count: dict[str, int] = {}
+    for leaf in tree_leaves(params):
+        name = dtype_name(leaf.dtype)
+        count[name] = count.get(name, 0) + math.prod(leaf.shape)
+    most = max(count, key=lambda name: count[name])
+    dtype = dtype_named(backend.xp, most)
+    done: dict[int, Array] = {}  # parameters that are one array stay one array
+
+    def cast(leaf: Array) -> Array:
+        if leaf.dtype == dtype:
+            return leaf
+        if id(leaf) not in done:
+            done[id(leaf)] = backend.xp.astype(leaf, dtype)
+        return done[id(leaf)]
+
+    return tree_map(cast, params), most
 
 
-def _bar(total: int, progress: bool | None) -> Any:
-    """Return a progress bar on stderr; by default only where somebody looks."""
-    if progress is False:
-        return _Silent()
+def refuse_odd_heads(where: str, architecture: Architecture) -> None:
+    """Refuse heads that cannot be grouped or rotated, before anything is read."""
+    parts: list[object] = [architecture]
+    if isinstance(architecture, EncoderDecoder):
+        parts = [architecture.encoder, architecture.decoder]
+    for part in parts:
+        if not isinstance(part, Part):
+            continue
+        if part.heads % part.kv_heads:
+            raise CheckpointError(
+                f"{where}: {part.heads} heads cannot share {part.kv_heads} K/V heads, expected a "
+                "divisor of the number of heads. Check that the configuration belongs to it."
+            )
+        for encoding in {part.encoding(i) for i in range(part.layers)}:
+            if isinstance(encoding, RoPE):
+                _refuse_odd_rotation(where, encoding, part.head_dim)
+
+
+def _refuse_odd_rotation(where: str, rope: RoPE, head_dim: int) -> None:
     try:
-        from tqdm import tqdm
-    except ModuleNotFoundError:
-        return _Silent()
-    return tqdm(
-        total=total, desc="loading", unit=" tensors", leave=False,
-        disable=None if progress is None else False,
-    )  # fmt: skip
+        angles = rope.frequencies(head_dim)
+        good = all(map(math.isfinite, angles)) and math.isfinite(rope.temperature)
+    except (ArithmeticError, ValueError):
+        good = False
+    if not good:
+        raise CheckpointError(
+            f"{where}: heads of {head_dim} features cannot be rotated by {rope!r}, expected an "
+            "even width and settings that give finite angles. Check that the configuration "
+            "belongs to it."
+        )

@@ -1,8 +1,4 @@
-"""A Hugging Face folder: config.json and safetensors, in one file or in shards.
-
-``pytorch_model.bin`` is a pickle, which may run code when it is opened; it is read only through
-PyTorch's ``weights_only=True``, which does not.
-"""
+"""A Hugging Face folder: config.json and safetensors, in one file or in shards."""
 
 from __future__ import annotations
 
@@ -10,17 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.zoo.config import RawConfig, read_json
 from attendre_core.zoo.loading.checkpoint import Stored
+from attendre_core.zoo.loading.mapping import mapped_bytes
+from attendre_core.zoo.loading.pickled import pickled_tensors
 
 __all__ = ["FolderCheckpoint", "mapped_tensors"]
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 _NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
-_LARGEST_HEADER = 100 * 2**20
 
 
 class FolderCheckpoint:
@@ -35,21 +30,49 @@ class FolderCheckpoint:
 
     def __init__(self, folder: Path) -> None:
         self.where = str(folder)
-        self.config = RawConfig(read_json(folder / "config.json"), str(folder / "config.json"))
+        self.config = _configuration(folder)
         self._tensors: dict[str, Stored] = {}
         for file in _weight_files(folder):
-            self._tensors |= (
-                mapped_tensors(file) if file.suffix == ".safetensors" else _pickled_tensors(file)
-            )
+            new = mapped_tensors(file) if file.suffix == ".safetensors" else pickled_tensors(file)
+            twice = self._tensors.keys() & new.keys()
+            if twice:
+                raise CheckpointError(
+                    f"{file}: holds {min(twice)[:80]!r} and {len(twice) - 1} more tensors that "
+                    "another shard holds too, expected each in one. Download all shards again."
+                )
+            self._tensors |= new
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor; None if there is no such tensor."""
         found = self._tensors.get(name)
+        if found is not None and found.dtype not in _NUMPY:
+            raise CheckpointError(
+                f"{self.where}: {name[:80]} is stored as {found.dtype}, expected one of "
+                f"{', '.join(_DTYPES)}. Use a checkpoint that is not quantised, or a GGUF file."
+            )
         return None if found is None else tuple(found.array.shape)
 
     def read(self, name: str) -> Stored:
         """Return a tensor, mapped."""
         return self._tensors[name]
+
+
+def _configuration(folder: Path) -> RawConfig:
+    """Read ``config.json``, and from ``generation_config.json`` the tokens that end a text."""
+    file = folder / "config.json"
+    config = RawConfig(read_json(file), str(file))
+    if config.has("quantization_config"):
+        kind = config.part("quantization_config").values.get("quant_method", "some method")
+        raise CheckpointError(
+            f"{file}: the weights are quantised by {str(kind)[:40]}, which cannot be undone here. "
+            "Use the original checkpoint, or a GGUF file."
+        )
+    beside = folder / "generation_config.json"
+    if beside.is_file():
+        ends = RawConfig(read_json(beside), str(beside)).tokens("eos_token_id")
+        if ends:
+            return RawConfig({**config.values, "eos_token_id": list(ends)}, str(file))
+    return config
 
 
 def _weight_files(folder: Path) -> list[Path]:
@@ -74,15 +97,18 @@ def _shards(folder: Path, index: Path) -> list[Path]:
     """Return the files that an index names; they must lie in the same folder."""
     content = RawConfig(read_json(index), str(index)).part("weight_map").values
     names = sorted({str(name) for name in content.values()})
+    suffix = index.name.removesuffix(".index.json").rpartition(".")[2]
     files = []
     for name in names:
-        if Path(name).name != name:
+        inside = Path(name).name == name and "\\" not in name and len(name) < 200
+        if not inside or not name.endswith(f".{suffix}"):
             raise CheckpointError(
-                f"{index}: names the file {name!r}, expected one in the same folder."
+                f"{index}: names the file {name[:80]!r}, expected a .{suffix} file in the same "
+                "folder."
             )
         if not (folder / name).is_file():
             raise CheckpointError(
-                f"{index}: names the file {name}, which is not there. Download all shards."
+                f"{index}: names the file {name[:80]!r}, which is not there. Download all shards."
             )
         files.append(folder / name)
     if not files:
@@ -93,66 +119,39 @@ def _shards(folder: Path, index: Path) -> list[Path]:
 def mapped_tensors(file: Path) -> dict[str, Stored]:
     """Map all tensors of a safetensors file into memory without reading them."""
     _validated(file)
-    with file.open("rb") as stream:
-        length = int.from_bytes(stream.read(8), "little")
-        header = json.loads(stream.read(length))
-    # Copy on write: a library may ask for writable memory, the file never changes.
-    data = np.memmap(file, dtype=np.uint8, mode="c", offset=8 + length) if header else None
+    data = mapped_bytes(file)
+    length = int.from_bytes(data[:8].tobytes(), "little")
+    header = json.loads(data[8 : 8 + length].tobytes())
     tensors = {}
     for name, entry in header.items():
         if name == "__metadata__":
             continue
         dtype = _DTYPES.get(entry["dtype"])
-        if dtype is None or data is None:
-            continue  # whole numbers and such: buffers that no architecture asks for
-        start, stop = entry["data_offsets"]
-        array: Any = data[start:stop].view(_NUMPY[dtype]).reshape(entry["shape"])
-        tensors[name] = Stored(np.asarray(array), dtype)
+        start, stop = (8 + length + offset for offset in entry["data_offsets"])
+        array: Any = data[start:stop]
+        if dtype is not None:
+            array = array.view(_NUMPY[dtype]).reshape(entry["shape"])
+        tensors[name] = Stored(array, dtype or str(entry["dtype"]))
     return tensors
 
 
 def _validated(file: Path) -> None:
     """Let safetensors check header, sizes and offsets before anything is mapped."""
     try:
-        from safetensors import SafetensorError, safe_open
+        from safetensors import safe_open
     except ModuleNotFoundError as error:
         raise ConfigError(
             "load: reading safetensors needs the package safetensors. Install it with: "
             "pip install 'attendre-core[zoo]'."
         ) from error
+    if not file.is_file():
+        raise CheckpointError(f"{file}: is not a file, expected weights in safetensors.")
     try:
         with safe_open(str(file), framework="numpy"):
             pass
-    except (OSError, SafetensorError, ValueError) as error:
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of compiled code is no Exception
         raise CheckpointError(
-            f"{file}: is damaged or no safetensors file ({error}). Download it again."
+            f"{file}: is damaged or no safetensors file ({str(error)[:200]}). Download it again."
         ) from error
-
-
-def _pickled_tensors(file: Path) -> dict[str, Stored]:
-    """Read a PyTorch file without running what it may contain."""
-    try:
-        import torch
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"load: {file} can only be read by PyTorch. Install it with: pip install "
-            "'attendre-core[torch]', or convert the file to safetensors."
-        ) from error
-    try:
-        content = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:
-        raise CheckpointError(
-            f"{file}: PyTorch refuses to read it as plain weights ({str(error)[:200]})."
-        ) from error
-    if not isinstance(content, dict):
-        raise CheckpointError(f"{file}: holds a {type(content).__name__}, expected named tensors.")
-    tensors = {}
-    for name, tensor in content.items():
-        if not isinstance(tensor, torch.Tensor) or not tensor.is_floating_point():
-            continue
-        dtype = str(tensor.dtype).removeprefix("torch.")
-        if dtype == "bfloat16":
-            tensors[str(name)] = Stored(tensor.view(torch.int16).numpy().view(np.uint16), dtype)
-        elif dtype in _NUMPY:
-            tensors[str(name)] = Stored(tensor.numpy(), dtype)
-    return tensors

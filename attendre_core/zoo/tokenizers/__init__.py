@@ -1,0 +1,6 @@
+"""Text to token ids and back, with the tokenizer that came with a checkpoint: one kind a file."""
+
+from attendre_core.zoo.tokenizers.base import Tokenizer
+from attendre_core.zoo.tokenizers.finding import tokenizer_of
+
+__all__ = ["Tokenizer", "tokenizer_of"]

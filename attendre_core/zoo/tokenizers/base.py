@@ -1,0 +1,87 @@
+"""What a model needs of a tokenizer, and how files of tokenizers are distrusted."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from attendre_core.errors import CheckpointError, ConfigError
+
+__all__ = ["Tokenizer", "UnknownTokenizer", "checked_file", "needed_package", "refused_if_broken"]
+
+_LARGEST_FILE = 256 * 2**20
+
+
+class Tokenizer(Protocol):
+    """What a model needs of a tokenizer.
+
+    Laws: ``encode`` adds the special tokens that the model expects around a text, by the
+    tokenizer's own rules. ``decode`` leaves special tokens out, and never fails on ids of the
+    vocabulary: bytes that are not (yet) a whole character become U+FFFD.
+    """
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids, with the special ones that the model expects."""
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text, without special tokens."""
+
+
+class UnknownTokenizer:
+    """Stands for a tokenizer that cannot be built; the model still runs on token ids.
+
+    Parameters
+    ----------
+    reason
+        What is wrong, for the message.
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def encode(self, text: str) -> list[int]:
+        """Say that it cannot."""
+        raise ConfigError(f"tokens: {self.reason} Pass token ids instead of text.")
+
+    def decode(self, tokens: list[int]) -> str:
+        """Say that it cannot."""
+        raise ConfigError(f"text: {self.reason} Ask for token ids instead of text.")
+
+
+def needed_package(name: str, file: str | Path) -> Any:
+    """Import a package that reads tokenizers, or say how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            f"load: {file} needs the package {name}. Install it with: "
+            "pip install 'attendre-core[zoo]'."
+        ) from error
+
+
+def checked_file(file: Path) -> Path:
+    """Refuse what is no file, and files too large to be a tokenizer."""
+    if not file.is_file():
+        raise CheckpointError(f"{file}: is not a file, expected a tokenizer.")
+    if file.stat().st_size > _LARGEST_FILE:
+        raise CheckpointError(
+            f"{file}: {file.stat().st_size} bytes are too many for a tokenizer, expected at most "
+            f"{_LARGEST_FILE}."
+        )
+    return file
+
+
+@contextmanager
+def refused_if_broken(file: str | Path) -> Iterator[None]:
+    """Turn whatever a library says about a broken file into a `CheckpointError`."""
+    try:
+        yield
+    except (CheckpointError, ConfigError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of compiled code is no Exception
+        raise CheckpointError(
+            f"{file}: is no tokenizer that can be read ({str(error)[:200]}). Download it again."
+        ) from error

@@ -1,0 +1,44 @@
+"""A ``tokenizer.json``, or anything else that the package tokenizers can run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from attendre_core.zoo.tokenizers.base import checked_file, needed_package, refused_if_broken
+
+__all__ = ["FastTokenizer"]
+
+
+class FastTokenizer:
+    """A tokenizer of the package tokenizers.
+
+    Parameters
+    ----------
+    inner
+        A ``tokenizers.Tokenizer``. Limits on the length that it came with are taken off: a
+        stream has no length.
+    before, after
+        Ids to put around a text, beside what the tokenizer's own template adds.
+    """
+
+    def __init__(self, inner: Any, before: Sequence[int] = (), after: Sequence[int] = ()) -> None:
+        inner.no_truncation()
+        inner.no_padding()
+        self._inner, self._before, self._after = inner, list(before), list(after)
+
+    @classmethod
+    def from_file(cls, file: Path) -> FastTokenizer:
+        """Read a ``tokenizer.json``."""
+        tokenizers = needed_package("tokenizers", file)
+        with refused_if_broken(file):
+            return cls(tokenizers.Tokenizer.from_file(str(checked_file(file))))
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids, with the special ones that the model expects."""
+        return [*self._before, *self._inner.encode(text).ids, *self._after]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text, without special tokens."""
+        return str(self._inner.decode(tokens, skip_special_tokens=True))

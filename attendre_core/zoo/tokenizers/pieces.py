@@ -1,0 +1,100 @@
+"""SentencePiece models: ``tokenizer.model``, ``spiece.model``, and Marian's pair of them."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from attendre_core.errors import CheckpointError
+from attendre_core.zoo.config import RawConfig, read_json
+from attendre_core.zoo.tokenizers.base import checked_file, needed_package, refused_if_broken
+
+__all__ = ["MarianTokenizer", "PieceTokenizer"]
+
+#: T5's places to fill in stand behind its pieces, the last one first.
+_BLANKS = 100
+_BLANK = re.compile(r"(<extra_id_[0-9]{1,2}>)")
+_LANGUAGE = re.compile(r">>[^<>\s]{1,40}<<")
+
+
+class PieceTokenizer:
+    """A SentencePiece model.
+
+    Parameters
+    ----------
+    file
+        ``spiece.model`` (T5: ends with EOS, knows ``<extra_id_0>``) or ``tokenizer.model``
+        (Llama, Mistral, Gemma: begins with BOS). ``add_bos_token`` and ``add_eos_token`` of a
+        ``tokenizer_config.json`` beside it count more.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._model = _model(file)
+        beside = file.with_name("tokenizer_config.json")
+        config = RawConfig(read_json(beside) if beside.is_file() else {}, str(beside))
+        self._blanks = file.name == "spiece.model"
+        bos, eos = self._model.bos_id(), self._model.eos_id()
+        begins = config.flag("add_bos_token", not self._blanks) and bos >= 0
+        ends = config.flag("add_eos_token", self._blanks) and eos >= 0
+        self._before, self._after = [bos] * begins, [eos] * ends
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids, with the special ones that the model expects."""
+        ids = list(self._before)
+        for part in _BLANK.split(text) if self._blanks else [text]:
+            if self._blanks and _BLANK.fullmatch(part):
+                ids.append(self._model.get_piece_size() + _BLANKS - 1 - int(part[10:-1]))
+            else:
+                ids += self._model.encode(part)
+        return ids + self._after
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text, without special tokens."""
+        model = self._model
+        known = [t for t in tokens if 0 <= t < model.get_piece_size() and not model.is_control(t)]
+        return str(model.decode(known))
+
+
+class MarianTokenizer:
+    """Two SentencePiece models, for the two languages, that share a numbering of their own.
+
+    Parameters
+    ----------
+    folder
+        Holds ``source.spm``, ``target.spm`` and ``vocab.json``.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._source, self._target = _model(folder / "source.spm"), _model(folder / "target.spm")
+        where = folder / "vocab.json"
+        ids = RawConfig(read_json(where), str(where))
+        self._ids = {name: ids.size(name, least=0) for name in ids.values}
+        self._pieces = {number: piece for piece, number in self._ids.items()}
+        for name in ("</s>", "<unk>"):
+            if name not in self._ids:
+                raise CheckpointError(f"{where}: has no piece {name}, expected one. It is damaged.")
+        self._special = {self._ids[n] for n in ("</s>", "<unk>", "<pad>") if n in self._ids}
+
+    def encode(self, text: str) -> list[int]:
+        """Return token ids of the source language, and the end; ``>>fra<<`` names the target."""
+        pieces = []
+        language = _LANGUAGE.match(text)
+        if language is not None and language[0] in self._ids:
+            pieces.append(language[0])
+            text = text[language.end() :]
+        pieces += self._source.encode(text, out_type=str)
+        unknown = self._ids["<unk>"]
+        return [*(self._ids.get(piece, unknown) for piece in pieces), self._ids["</s>"]]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Return the text of the target language, without special tokens."""
+        known = [t for t in tokens if t not in self._special and t in self._pieces]
+        return str(self._target.decode_pieces([self._pieces[t] for t in known]))
+
+
+def _model(file: Path) -> Any:
+    sentencepiece = needed_package("sentencepiece", file)
+    with refused_if_broken(file):
+        # Read here and not by the library, which writes to stderr about a file it cannot open.
+        return sentencepiece.SentencePieceProcessor(model_proto=checked_file(file).read_bytes())
