@@ -9,6 +9,7 @@ from attendre_core.ops.attention import attention
 from attendre_core.ops.branches import when
 from attendre_core.ops.counting import count_true, running_count
 from attendre_core.ops.erf import erf
+from attendre_core.ops.lookup import take_rows
 from attendre_core.ops.selection import (
     approximate_top_k,
     kth_largest,
@@ -31,6 +32,7 @@ __all__ = [
     "masked_softmax",
     "running_count",
     "select_top_k",
+    "take_rows",
     "top_k",
     "when",
 ]

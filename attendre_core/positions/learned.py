@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
+from attendre_core.ops.lookup import take_rows
 from attendre_core.positions.base import Encoding
 
 __all__ = ["LearnedPositions"]
@@ -59,6 +60,4 @@ class LearnedPositions(Encoding):
                 position < self.length, position, xp.full_like(position, self.length - 1)
             )
             row = xp.where(row < 0, xp.zeros_like(row), row)
-        shape: tuple[Any, ...] = tuple(position.shape)
-        flat = xp.astype(xp.reshape(row, (-1,)), xp.int32)
-        return xp.reshape(xp.take(table, flat, axis=0), (*shape, *table.shape[1:]))
+        return take_rows(table, xp.astype(row, xp.int32))

@@ -8,6 +8,7 @@ from typing import Any
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.ops.lookup import take_rows
 from attendre_core.positions.base import Encoded, Encoding, Pairing
 
 __all__ = ["T5Bias", "bucket_of"]
@@ -101,8 +102,7 @@ def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array
     """Turn (offsets, heads) and (batch, 1 or G, queries, slots) into a bias of five axes."""
     xp = backend_of(by_offset).xp
     batch, sides, queries, slots = offset.shape
-    flat = xp.astype(xp.reshape(offset, (batch * sides * queries * slots,)), xp.int32)
-    picked = xp.take(by_offset, flat, axis=0)
+    picked = take_rows(by_offset, xp.astype(offset, xp.int32))
     picked = xp.reshape(picked, (batch, sides, queries, slots, heads, group))
     if sides == 1:
         return xp.permute_dims(picked[:, 0, ...], (0, 3, 4, 1, 2))

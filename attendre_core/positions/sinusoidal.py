@@ -11,6 +11,7 @@ import numpy as np
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
+from attendre_core.ops.lookup import take_rows
 from attendre_core.positions.base import Encoding
 
 __all__ = ["SinusoidalPositions"]
@@ -59,7 +60,7 @@ class SinusoidalPositions(Encoding):
         """Turn positions (...), integers from 0 to 2**24 - 1, into float32 (..., dim)."""
         found = backend_of(position)
         xp, device = found.xp, found.device_of(position)
-        rest = xp.reshape(position, (-1,)) + self.first
+        rest = position + self.first
         sines: Array = None
         cosines: Array = None
         # The angle is a sum over digits, so rotations by the digits are applied one after
@@ -67,15 +68,14 @@ class SinusoidalPositions(Encoding):
         # would lose a digit of the result with each digit of the position.
         for rotation in _rotations(self.dim, self.steps or self.dim / 2):
             table = xp.asarray(rotation, device=device)
-            turn = xp.take(table, xp.astype(rest % _BASE, xp.int32), axis=0)
-            sine, cosine = turn[:, 0, :], turn[:, 1, :]
+            turn = take_rows(table, xp.astype(rest % _BASE, xp.int32))
+            sine, cosine = turn[..., 0, :], turn[..., 1, :]
             if sines is None:
                 sines, cosines = sine, cosine
             else:
                 sines, cosines = sines * cosine + cosines * sine, cosines * cosine - sines * sine
             rest = rest // _BASE
-        both = xp.concat([sines, cosines[:, : self.dim // 2]], axis=1)
-        return xp.reshape(both, (*position.shape, self.dim))
+        return xp.concat([sines, cosines[..., : self.dim // 2]], axis=-1)
 
 
 @lru_cache(maxsize=16)

@@ -8,6 +8,7 @@ from typing import Any
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.erf import erf
+from attendre_core.ops.lookup import take_rows
 
 __all__ = [
     "ACTIVATIONS",
@@ -81,9 +82,7 @@ def activate(name: str, x: Array) -> Array:
 
 def embedded(table: Array, tokens: Array) -> Array:
     """Look token ids up: (vocabulary, dim) and (batch, seq) give (batch, seq, dim)."""
-    xp = backend_of(table).xp
-    flat = xp.take(table, xp.reshape(tokens, (-1,)), axis=0)
-    return xp.reshape(flat, (*tokens.shape, table.shape[1]))
+    return take_rows(table, tokens)
 
 
 def split_heads(x: Array, heads: int) -> Array:

@@ -37,6 +37,7 @@ def backend() -> Backend:
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
+            "take_rows": kernels.take_rows,
         },
         capabilities=frozenset(capabilities),
     )

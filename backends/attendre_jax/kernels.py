@@ -14,7 +14,7 @@ from jax import lax
 
 from attendre_core.backend import Array
 
-__all__ = ["branch", "exchange_slots", "gather_slots", "kth_largest", "lowest"]
+__all__ = ["branch", "exchange_slots", "gather_slots", "kth_largest", "lowest", "take_rows"]
 
 
 def branch(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
@@ -66,6 +66,11 @@ def kth_largest(x: Array, k: int) -> Array:
     low, _ = lax.while_loop(unsettled, halve, (low, high))
     # The smallest entry at or above the threshold is the k-th largest.
     return jnp.min(jnp.where(bits >= low, x, jnp.inf), axis=-1, keepdims=True)
+
+
+def take_rows(table: Array, index: Array) -> Array:
+    """Take rows by an index of any shape, whose axes stay apart."""
+    return jnp.take(table, index, axis=0)
 
 
 def _over_lead(

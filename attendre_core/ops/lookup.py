@@ -1,0 +1,37 @@
+"""Look rows of a table up by indices of any shape; the standard takes only a line of them."""
+
+from __future__ import annotations
+
+from attendre_core.backend import Array, kernel, namespace_of
+
+__all__ = ["take_rows"]
+
+
+def take_rows(table: Array, index: Array) -> Array:
+    """Take the rows that ``index`` names.
+
+    Parameters
+    ----------
+    table
+        (n, ...).
+    index
+        Integer, any shape; 0 to n - 1.
+
+    Returns
+    -------
+    array
+        The shape of ``index``, then that of a row. A kernel need not join the axes of the index,
+        which may lie on different devices.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> take_rows(np.asarray([10, 20, 30]), np.asarray([[2, 0], [1, 1]])).tolist()
+    [[30, 10], [20, 20]]
+    """
+    fast = kernel("take_rows", table)
+    if fast is not None:
+        return fast(table, index)
+    xp = namespace_of(table, index)
+    line = xp.reshape(index, (-1,))
+    return xp.reshape(xp.take(table, line, axis=0), (*index.shape, *table.shape[1:]))
