@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.attention import logits_of
 from attendre_core.ops.branches import when
-from attendre_core.ops.counting import count_true
 from attendre_core.positions.base import Encoded, Encoding, Pairing
 from attendre_core.positions.rope import RoPE
 
@@ -35,11 +34,15 @@ class LMInfinite(Encoding):
 
     Notes
     -----
-    A far pair needs another product than a near one: the query turned by n_local against the
-    key as stored. Eager code gets the keys sorted by position, so that each of them is
-    multiplied once, and turned only if it is near; the few at the edges of the band are
-    multiplied twice. Compiled code skips the side on which no pair is far, if the library can
-    branch.
+    A pair at or beyond n_local needs another product than a near one: the query turned by
+    n_local against the key as stored. Eager code gets the keys sorted by position and goes
+    through them in blocks, so that all but the few at the edges of the band are multiplied
+    once, and turned only if they are near. Compiled code skips the side on which no pair is
+    far, if the library can branch.
+
+    What a product holds never depends on other rows of the batch, only whether it is made: a
+    product of another shape would be rounded in another way, and a tie in one row decided by
+    its neighbours.
 
     Examples
     --------
@@ -67,102 +70,112 @@ class LMInfinite(Encoding):
         """Compute the logits of near pairs and of pairs beyond the band on either side."""
         xp = backend_of(query).xp
         rope = RoPE(base=self.base) if self.rope is None else self.rope
-        query = query * rope.temperature**2
+        if rope.temperature != 1.0:
+            query = query * rope.temperature**2
         place, at = pairing.query_place, pairing.key_place
         limit = xp.full_like(place, self.n_local)
 
-        def product(side: str, part: slice) -> Array:
-            keys = key[:, :, part, :]
+        def turned(side: str) -> Array:
             if side == "near":
-                return logits_of(rope.rotate(query, place), rope.rotate(keys, at[:, :, part]))
-            return logits_of(rope.rotate(query, limit if side == "past" else -limit), keys)
+                return rope.rotate(query, place)
+            return rope.rotate(query, limit if side == "past" else -limit)
+
+        def keys(side: str, part: slice) -> Array:
+            own = key[:, :, part, :]
+            return rope.rotate(own, at[:, :, part]) if side == "near" else own
 
         def far(side: str, part: slice) -> Array:
             distance = place[..., None] - at[:, :, None, None, part]
             return distance >= self.n_local if side == "past" else distance <= -self.n_local
 
         if pairing.key_sorted:
-            edges = self._edges(pairing)
-            return Encoded(query, key, logits=_in_pieces(xp, product, far, edges, key.shape[2]))
-        everything = slice(None)
-        logits = product("near", everything)
-        for side in ("past", "ahead"):
-            logits = _where_needed(xp, side, product, far, logits)
+            logits = _in_blocks(xp, self._blocks(pairing), turned, keys, far)
+        else:
+            everything = slice(None)
+            logits = logits_of(turned("near"), keys("near", everything))
+            for side in ("past", "ahead"):
+                logits = _where_needed(xp, side, turned, key, far, logits)
         return Encoded(query, key, logits=logits)
 
-    def _edges(self, pairing: Pairing) -> tuple[int, int, int, int]:
-        """Find where sorted keys stop being far for all, for some; and where that begins again.
-
-        Slots below the first edge are far in the past of every query of every row, those from
-        the second to the third are near to all, those from the fourth on far ahead of all.
-        """
-        xp = backend_of(pairing.key_position).xp
-        where, real = pairing.query_position[:, :, None], pairing.query_valid[:, :, None]
-        lowest = xp.min(xp.where(real, where, xp.full_like(where, _FAR)), axis=(1, 2))
-        highest = xp.max(xp.where(real, where, xp.full_like(where, -_FAR)), axis=(1, 2))
-        lowest = xp.minimum(lowest, highest)  # a row without queries: anything will do
-        at, stored = pairing.key_position, pairing.key_valid
+    def _blocks(self, pairing: Pairing) -> list[_Block]:
+        """Cut sorted keys into blocks and tell what each of them needs for any row."""
+        found = backend_of(pairing.key_position)
+        xp = found.xp
+        where, real = pairing.query_position, pairing.query_valid
+        lowest = xp.min(xp.where(real, where, xp.full_like(where, _FAR)), axis=1)
+        highest = xp.max(xp.where(real, where, xp.full_like(where, -_FAR)), axis=1)
+        at, n = pairing.key_position, self.n_local
         rows = (at.shape[0],) + (1,) * (at.ndim - 1)
         lowest, highest = xp.reshape(lowest, rows), xp.reshape(highest, rows)
-
-        def number(flags: Array) -> Array:
-            return count_true(flags & stored, axis=-1)
-
-        n = self.n_local
-        edges = (
-            xp.min(number(at <= lowest - n)),
-            xp.max(number(at <= highest - n)),
-            xp.min(number(at < lowest + n)),
-            xp.max(number(at < highest + n)),
-        )
-        return tuple(int(edge) for edge in edges)  # type: ignore[return-value]
+        past, ahead = at <= highest - n, at >= lowest + n
+        near = (at > lowest - n) & (at < highest + n)
+        # Slots that hold nothing need nothing, and neither does a row without queries.
+        some = pairing.key_valid & (lowest <= highest)
+        needs = xp.any(xp.stack([past, near, ahead]) & some, axis=tuple(range(1, at.ndim)))
+        needed = found.to_numpy(needs)
+        blocks = []
+        for start in range(0, at.shape[-1], _BLOCK):
+            part = slice(start, min(start + _BLOCK, at.shape[-1]))
+            sides = needed[:, part].any(axis=1).tolist()
+            blocks.append(_Block(part, *sides))
+        return blocks
 
 
 #: Farther away than any position can be, with room to add n_local.
 _FAR = 2**30
+#: Slots of a block: small against a memory for which time matters, large against a product.
+_BLOCK = 128
+
+
+class _Block(NamedTuple):
+    """A piece of the sorted keys, and which of the three products some pair in it needs."""
+
+    part: slice
+    past: bool
+    near: bool
+    ahead: bool
 
 
 def _where_needed(
     xp: Any,
     side: str,
-    product: Callable[[str, slice], Array],
+    turned: Callable[[str], Array],
+    key: Array,
     far: Callable[[str, slice], Array],
     near: Array,
 ) -> Array:
     """Replace the logits of pairs that are far on one side, if there are any."""
     flags = far(side, slice(None))
     return when(
-        xp.any(flags), lambda: xp.where(flags, product(side, slice(None)), near), lambda: near
+        xp.any(flags), lambda: xp.where(flags, logits_of(turned(side), key), near), lambda: near
     )
 
 
-def _in_pieces(
+def _in_blocks(
     xp: Any,
-    product: Callable[[str, slice], Array],
+    blocks: list[_Block],
+    turned: Callable[[str], Array],
+    keys: Callable[[str, slice], Array],
     far: Callable[[str, slice], Array],
-    edges: tuple[int, int, int, int],
-    slots: int,
 ) -> Array:
-    """Multiply sorted keys piece by piece: far past, edge, near, edge, far ahead."""
-    first, second, third, fourth = edges
-    if second > third:
-        # The band is narrower than the chunk: one edge that may be far on either side.
-        second = third = max(second, fourth)
-    pieces = [
-        (slice(0, first), ("past",)),
-        (slice(first, second), ("near", "past", "ahead")),
-        (slice(second, third), ("near",)),
-        (slice(third, max(third, fourth)), ("near", "past", "ahead")),
-        (slice(max(third, fourth), slots), ("ahead",)),
-    ]
+    """Multiply sorted keys block by block."""
+    first = next((block.part.start for block in blocks if block.near), 0)
+    last = next((block.part.stop for block in reversed(blocks) if block.near), 0)
+    near_keys = keys("near", slice(first, last))
+    query = {side: turned(side) for side in ("past", "near", "ahead")}
     parts = []
-    for part, sides in pieces:
-        if part.start >= part.stop:
-            continue
-        logits = product(sides[0], part)
-        for side in sides[1:]:
-            flags = far(side, part)
-            if bool(xp.any(flags)):
-                logits = xp.where(flags, product(side, part), logits)
+    for block in blocks:
+        logits = None
+        if block.near:
+            own = slice(block.part.start - first, block.part.stop - first)
+            logits = logits_of(query["near"], near_keys[:, :, own, :])
+        for side, needed in (("past", block.past), ("ahead", block.ahead)):
+            if needed:
+                clamped = logits_of(query[side], keys(side, block.part))
+                if logits is not None:
+                    clamped = xp.where(far(side, block.part), clamped, logits)
+                logits = clamped
+        if logits is None:  # an empty block: any numbers will do
+            logits = logits_of(query["past"], keys("past", block.part))
         parts.append(logits)
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)

@@ -120,7 +120,7 @@ LAYER_MUTANTS = (
         LAYER,
         "kv, _ = self.kv_memory.settle(kv)",
         "kv, _ = kv, None",
-        "test_decoding.py::test_prefix_is_never_evicted",
+        "test_decoding.py::test_prefix_is_never_evicted[visible]",
     ),
     # stacks
     Mutant(
@@ -162,9 +162,30 @@ LAYER_MUTANTS = (
     Mutant(
         "LM-Infinite: sorted keys near to some queries are near to all",
         LM_INFINITE,
-        "xp.max(number(at < highest - n)),",
-        "xp.min(number(at < lowest - n)),",
+        "past, ahead = at <= highest - n, at >= lowest + n",
+        "past, ahead = at <= lowest - n, at >= highest + n",
         "test_positions.py::test_sorted_keys_change_nothing",
+    ),
+    Mutant(
+        "LM-Infinite: pairs at n_local are turned as near ones are",
+        LM_INFINITE,
+        "distance >= self.n_local if",
+        "distance > self.n_local if",
+        "test_clamp_ties.py::test_equal_keys_at_and_beyond_the_clamp_tie",
+    ),
+    Mutant(
+        "LM-Infinite: a block takes near keys from where the whole begins",
+        LM_INFINITE,
+        "slice(block.part.start - first, block.part.stop - first)",
+        "slice(0, block.part.stop - block.part.start)",
+        "test_clamp_ties.py::test_long_memories_equal_brute_force",
+    ),
+    Mutant(
+        "LM-Infinite: how keys are cut up depends on what all rows need",
+        LM_INFINITE,
+        "for start in range(0, at.shape[-1], _BLOCK):",
+        "for start in range(0, at.shape[-1], 9 + int(needed.sum()) // 4):",
+        "test_clamp_ties.py::test_other_rows_do_not_change_how_a_row_is_rounded",
     ),
     Mutant(
         "scores found with sorted keys are not brought back into order",

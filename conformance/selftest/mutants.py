@@ -256,10 +256,31 @@ MUTANTS = (
         "test_laws_capacity.py::test_own_chunk_is_visible",
     ),
     Mutant(
+        "visible: a broken entry is dropped",
+        INSERTING,
+        "refused = None if checks.may_read(new.valid) else new.broken",
+        "refused = None",
+        "test_laws_nan.py::test_nothing_is_lost_when_entries_break",
+    ),
+    Mutant(
+        "visible: the worst stays in the stead of a broken entry",
+        INSERTION,
+        "slot = lowest(stored.primary, stored.order, count)\n    active",
+        "slot = xp.flip(lowest(stored.primary, stored.order, count), axis=-1)\n    active",
+        "test_laws_nan.py::test_the_best_stays_in_the_stead_of_a_broken_one",
+    ),
+    Mutant(
+        "visible: padding is written as it stands",
+        CHUNK,
+        "key=blank(self.key),",
+        "key=self.key,",
+        "test_laws_nan.py::test_broken_padding_changes_nothing",
+    ),
+    Mutant(
         "visible: the cut happens even if nothing arrives",
         INSERTING,
-        "room, new.count > 0)",
-        "room, new.count >= 0)",
+        "room, new.count > 0, refused)",
+        "room, new.count >= 0, refused)",
         "test_laws_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
