@@ -1,11 +1,17 @@
-"""Nested arrays in a safetensors file, and back into the same nesting."""
+"""Nested arrays in a safetensors file under their own names, and back into the same nesting.
+
+A file holds one tensor for each array (``states.0.kv.key``), and in its metadata a JSON text with
+notes and a checksum. Nothing in it is trusted before it was compared with what a fresh stream of
+the same model looks like.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import tempfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,80 +21,191 @@ from attendre_core.backend import Backend
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.tree import tree_leaves, tree_map
 
-__all__ = ["Arrays", "read_arrays", "write_arrays"]
+__all__ = ["SavedArrays", "fingerprint", "named_leaves", "read_arrays", "write_arrays"]
 
 _FORMAT = "attendre-stream-1"
+#: How many parameters, and how many numbers of each, tell one model from another.
+_SAMPLES, _SAMPLE = 8, 64
 
 
-class Arrays:
-    """Arrays of a file, in the order in which they were written."""
+def named_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield arrays with the way to them, in the order of `tree_leaves`.
 
-    def __init__(self, arrays: list[Any], path: str | Path) -> None:
-        self.arrays, self.path = arrays, path
+    Examples
+    --------
+    >>> dict(named_leaves({"a": [1, {"b": 2}], "c": None}))
+    {'a.0': 1, 'a.1.b': 2}
+    """
+    if tree is None:
+        return
+    if isinstance(tree, dict):
+        parts = list(tree.items())
+    elif isinstance(tree, (tuple, list)):
+        keys = getattr(tree, "_fields", range(len(tree)))
+        parts = list(zip(keys, tree, strict=True))
+    else:
+        yield name, tree
+        return
+    for key, part in parts:
+        yield from named_leaves(part, f"{name}.{key}" if name else str(key))
+
+
+class SavedArrays:
+    """The arrays of a file by name, and its notes."""
+
+    def __init__(self, path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]) -> None:
+        self.path, self.arrays, self.notes = path, arrays, notes
+
+    def shape(self, name: str, expected: tuple[int | None, ...]) -> tuple[int, ...]:
+        """Return the shape of an array; it must be as expected, None for any length."""
+        given: tuple[int, ...] = getattr(self.arrays.get(name), "shape", ())
+        if len(given) != len(expected) or any(
+            e not in (None, g) for g, e in zip(given, expected, strict=True)
+        ):
+            raise self.refused(f"holds {name} with shape {given}, expected {expected}")
+        return given
+
+    def whole_numbers(self, name: str, count: int, least: int) -> Any:
+        """Return a note: a list of ``count`` int32 numbers of at least ``least``."""
+        value = self.notes.get(name)
+        good = isinstance(value, list) and len(value) == count
+        if not good or not all(
+            type(v) is int and least <= v < 2**31
+            for v in value  # type: ignore[union-attr]
+        ):
+            raise self.refused(f"has a note {name} that is not {count} numbers from {least}")
+        return np.asarray(value, dtype=np.int32)
 
     def fill(self, like: Any, to: Backend) -> Any:
         """Return the nesting of ``like`` with the arrays of the file, in its dtypes."""
-        own = list(tree_leaves(like))
-        if len(own) != len(self.arrays):
-            raise StateError(
-                f"Model.restore: {self.path} holds {len(self.arrays)} arrays, expected "
-                f"{len(own)}. It was saved by another version or another kind of model."
+        expected = dict(named_leaves(like))
+        if expected.keys() != self.arrays.keys():
+            odd = sorted(expected.keys() ^ self.arrays.keys())
+            raise self.refused(
+                f"holds {len(self.arrays)} arrays where {len(expected)} are expected, and differs "
+                f"in {odd[0][:80]!r}"
             )
-        rest = iter(self.arrays)
+        names = iter(expected)
 
         def taken(leaf: Any) -> Any:
-            array = next(rest)
-            if tuple(array.shape) != tuple(leaf.shape):
-                raise StateError(
-                    f"Model.restore: {self.path} holds an array of shape {tuple(array.shape)}, "
-                    f"expected {tuple(leaf.shape)}. It belongs to another model or memory."
+            name = next(names)
+            array = self.arrays[name]
+            own = np.asarray(to.to_numpy(to.xp.reshape(leaf, (-1,))[:0]))
+            # A bfloat16 is saved as a float32, so only the kind of number has to be the same.
+            if array.shape != tuple(leaf.shape) or not _alike(array.dtype, own.dtype):
+                raise self.refused(
+                    f"holds {name} as {array.dtype} of shape {array.shape}, expected shape "
+                    f"{tuple(leaf.shape)}"
                 )
             return to.xp.astype(to.from_numpy(array), leaf.dtype)
 
         return tree_map(taken, like)
 
+    def refused(self, what: str) -> StateError:
+        """Return an error about this file."""
+        return StateError(
+            f"Model.restore: {self.path} {what}. It is damaged, or belongs to another model, "
+            "memory or version."
+        )
+
+
+def _alike(one: Any, other: Any) -> bool:
+    kinds = ["f" if d.name == "bfloat16" else d.kind for d in (one, other)]
+    return bool(kinds[0] == kinds[1])
+
+
+def fingerprint(params: Any, to_numpy: Callable[[Any], Any]) -> int:
+    """Return a number that tells parameters from others of the same shapes, on every backend."""
+    leaves = list(tree_leaves(params))
+    total = 0
+    for i in range(min(_SAMPLES, len(leaves))):
+        leaf = leaves[i * (len(leaves) - 1) // max(_SAMPLES - 1, 1)]
+        while leaf.ndim > 1:
+            leaf = leaf[0, ...]
+        sample = np.asarray(to_numpy(leaf[:_SAMPLE])).astype("<f4")
+        total = zlib.crc32(sample.tobytes(), total)
+    return total
+
+
+def _checksum(arrays: dict[str, Any]) -> int:
+    total = 0
+    for name in sorted(arrays):
+        array = arrays[name]
+        total = zlib.crc32(f"{name} {array.dtype.name} {array.shape}".encode(), total)
+        total = zlib.crc32(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data, total)
+    return total
+
 
 def write_arrays(
     path: str | Path, tree: Any, to_numpy: Callable[[Any], Any], notes: dict[str, Any]
 ) -> None:
-    """Write nested arrays and some notes; the file is complete or not there."""
-    save = _safetensors().save_file
-    leaves = list(tree_leaves(tree))
-    arrays = {f"{i:05d}": np.array(to_numpy(leaf), order="C") for i, leaf in enumerate(leaves)}
-    target = Path(path)
-    handle, aside = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
-    os.close(handle)
+    """Write nested arrays and some notes; the file is complete, or it is what it was before."""
+    save = _safetensors().numpy.save_file
+    arrays = {name: _portable(to_numpy(leaf)) for name, leaf in named_leaves(tree)}
+    metadata = {
+        "format": _FORMAT,
+        "checksum": str(_checksum(arrays)),
+        "notes": json.dumps(notes),
+    }
+    target, aside = Path(path), None
     try:
-        save(arrays, aside, metadata={"format": _FORMAT, "notes": json.dumps(notes)})
+        handle, aside = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
+        os.close(handle)
+        save(arrays, aside, metadata=metadata)
+        with Path(aside).open("rb") as file:
+            os.fsync(file.fileno())
         Path(aside).replace(target)
-    finally:
-        Path(aside).unlink(missing_ok=True)
-
-
-def read_arrays(path: str | Path) -> tuple[Arrays, dict[str, Any]]:
-    """Read what `write_arrays` wrote."""
-    from safetensors import SafetensorError, safe_open
-
-    try:
-        with safe_open(str(path), framework="numpy") as file:
-            notes = file.metadata() or {}
-            arrays = [file.get_tensor(name) for name in sorted(file.keys())]
-    except (OSError, SafetensorError) as error:
+    except Exception as error:
         raise StateError(
-            f"Model.restore: {path} cannot be read as a saved stream ({error})."
+            f"Stream.save: {path} cannot be written ({error}). What was there before is unchanged."
         ) from error
-    if notes.get("format") != _FORMAT:
+    finally:
+        if aside is not None:
+            Path(aside).unlink(missing_ok=True)
+
+
+def _portable(array: Any) -> Any:
+    array = np.array(array, order="C")
+    # NumPy knows no bfloat16 of its own; a float32 holds every value.
+    return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def read_arrays(path: str | Path) -> SavedArrays:
+    """Read what `write_arrays` wrote."""
+    open_file = _safetensors().safe_open
+    try:
+        with open_file(str(path), framework="numpy") as file:
+            header = file.metadata() or {}
+            ours = header.get("format") == _FORMAT
+            arrays = {name: file.get_tensor(name) for name in file.keys()} if ours else {}  # noqa: SIM118
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # a panic of compiled code is no Exception
+        raise StateError(
+            f"Model.restore: {path} cannot be read as a saved stream ({str(error)[:200]})."
+        ) from error
+    if not ours:
         raise StateError(
             f"Model.restore: {path} is no saved stream, expected one that Stream.save wrote."
         )
-    return Arrays(arrays, path), json.loads(notes["notes"])
+    found = SavedArrays(path, arrays, {})
+    if header.get("checksum") != str(_checksum(arrays)):
+        raise found.refused("does not have the contents that its checksum promises")
+    try:
+        notes = json.loads(header.get("notes", ""))
+    except (ValueError, RecursionError) as error:
+        raise found.refused("has notes that cannot be read") from error
+    if not isinstance(notes, dict):
+        raise found.refused("has notes that are no object")
+    return SavedArrays(path, arrays, notes)
 
 
 def _safetensors() -> Any:
     try:
+        import safetensors
         import safetensors.numpy
     except ModuleNotFoundError as error:
         raise ConfigError(
             "saving a stream needs safetensors. Install it with: pip install 'attendre-core[zoo]'."
         ) from error
-    return safetensors.numpy
+    return safetensors

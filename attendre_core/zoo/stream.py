@@ -17,7 +17,7 @@ from attendre_core.zoo.growing import GrowingReader
 from attendre_core.zoo.reading import Hidden, Reader
 from attendre_core.zoo.rows import last_rows, padded, rows_of
 from attendre_core.zoo.sampling import Sampling
-from attendre_core.zoo.saving import read_arrays, write_arrays
+from attendre_core.zoo.saving import fingerprint, read_arrays, write_arrays
 from attendre_core.zoo.stacks import compiled
 from attendre_core.zoo.writing import Writer
 
@@ -168,48 +168,67 @@ class Stream:
 
         The file is complete or not there: it is written aside and then moved.
         """
-        to_numpy = self.model.backend.to_numpy
-        write_arrays(
-            path,
-            {"states": self._states, "encoded": self._encoded, "last": self._last},
-            to_numpy,
-            {
-                "model": repr(self.model.architecture),
-                "memory": repr(self.model.memory),
-                "attention": repr(self.model.attention),
-                "batch": self.batch,
-                "slots": int(self._states[0].kv.key.shape[2]),
-                "read": self._read.tolist(),
-                "last_at": self._last_at.tolist(),
-                "pending": self._pending,
-            },
-        )
+        if isinstance(self._reader, GrowingReader):
+            # Whoever goes on from the file, and this stream, must work with the same sizes.
+            self._states = self._reader.fitted(self._states)
+        notes = {
+            **self._identity(self.model),
+            "read": self._read.tolist(),
+            "last_at": self._last_at.tolist(),
+            "pending": self._pending,
+        }
+        write_arrays(path, self._arrays, self.model.backend.to_numpy, notes)
 
     @classmethod
     def restored(cls, model: Model, path: str | Path) -> Stream:
         """Read a file that `save` wrote."""
-        arrays, notes = read_arrays(path)
-        for name, own in (
-            ("model", model.architecture),
-            ("memory", model.memory),
-            ("attention", model.attention),
-        ):
-            if notes.get(name) != repr(own):
+        saved = read_arrays(path)
+        for name, own in cls._identity(model).items():
+            if saved.notes.get(name) != own:
                 raise StateError(
-                    f"Model.restore: {path} was saved with {name} = {notes.get(name)}, but this "
-                    f"model has {own!r}. Load the model with the same settings."
+                    f"Model.restore: {path} was saved with {name} = "
+                    f"{str(saved.notes.get(name))[:400]}, but this model has {own}. Load the "
+                    "same model with the same settings."
                 )
-        stream = cls(model, int(notes["batch"]))
+        part = model.reading_part
+        batch, _ = saved.shape("last", (None, part.dim))
+        key = saved.shape("states.0.kv.key", (batch, part.kv_heads, None, part.head_dim))
+        if batch < 1:
+            raise saved.refused("has no rows")
+        stream = cls(model, batch)
         if isinstance(stream._reader, GrowingReader):
-            stream._reader.stack(int(notes["slots"]))
+            stream._reader.stack(key[2])
             stream._states = stream._reader.fitted(stream._states)
-        empty = {"states": stream._states, "encoded": stream._encoded, "last": stream._last}
-        new = arrays.fill(empty, model.backend)
+        new = saved.fill(stream._arrays, model.backend)
         stream._states, stream._encoded, stream._last = new["states"], new["encoded"], new["last"]
-        stream._read = np.asarray(notes["read"], dtype=np.int32)
-        stream._last_at = np.asarray(notes["last_at"], dtype=np.int32)
-        stream._pending = [[int(t) for t in row] for row in notes["pending"]]
+        stream._read = saved.whole_numbers("read", stream.batch, least=0)
+        stream._last_at = saved.whole_numbers("last_at", stream.batch, least=-1)
+        try:
+            pending = [
+                rows_of("pending", row, stream._reader.part.vocabulary)[0]
+                for row in saved.notes["pending"]
+            ]
+        except (KeyError, TypeError, ValueError) as error:
+            raise saved.refused("has waiting tokens that are not token ids") from error
+        if len(pending) != stream.batch:
+            raise saved.refused(f"has waiting tokens of {len(pending)} rows, not {stream.batch}")
+        stream._pending = pending
         return stream
+
+    @property
+    def _arrays(self) -> dict[str, Any]:
+        return {"states": self._states, "encoded": self._encoded, "last": self._last}
+
+    @staticmethod
+    def _identity(model: Model) -> dict[str, Any]:
+        """Return what a model must have in common with the one that saved."""
+        return {
+            "model": repr(model.architecture),
+            "dtype": model.dtype,
+            "weights": fingerprint(model.params, model.backend.to_numpy),
+            "memory": repr(model.memory),
+            "attention": repr(model.attention),
+        }
 
     # ---------------------------------------------------------------- inside
 

@@ -121,6 +121,28 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
+def made_up(tmp_path: Path) -> Callable[..., Path]:
+    """Write a folder with random weights for a configuration, without transformers."""
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    number = iter(range(1000))
+
+    def make(config: dict[str, Any], seed: int = 0, dtype: str = "float32") -> Path:
+        folder = tmp_path / f"made-up-{next(number)}"
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(config))
+        rng = np.random.default_rng(seed)
+        tensors = {}
+        for tensor in tree_leaves(architecture_of(RawConfig(config, "made up")).parameters()):
+            spread = 0.3 if len(tensor.shape) > 1 else 0.1
+            values = rng.standard_normal(tensor.shape) * spread + (len(tensor.shape) == 1)
+            tensors[tensor.name] = values.astype(dtype)
+        save_file(tensors, folder / "model.safetensors")
+        return folder
+
+    return make
+
+
+@pytest.fixture
 def data_folder() -> Path:
     """Folder of real models and texts; skips where it is not there."""
     if not DATA.is_dir():
