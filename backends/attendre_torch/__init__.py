@@ -1,5 +1,23 @@
-"""attendre-core on PyTorch: how its tensors are recognised, and its kernels."""
+"""attendre-core on PyTorch: modules, models that train, and the backend with its kernels."""
 
+from typing import TYPE_CHECKING
+
+from attendre_core.lazy import lazy_names
 from attendre_torch.adapter import backend
 
-__all__ = ["backend"]
+if TYPE_CHECKING:
+    from attendre_torch.attention import AttendreAttention, AttentionOutput
+    from attendre_torch.states import detach
+    from attendre_torch.streaming import Streaming
+
+# Imported when first asked for: the backend alone is needed more often.
+__getattr__ = lazy_names(
+    globals(),
+    {
+        "attendre_torch.attention": ("AttendreAttention", "AttentionOutput"),
+        "attendre_torch.states": ("detach",),
+        "attendre_torch.streaming": ("Streaming",),
+    },
+)
+
+__all__ = ["AttendreAttention", "AttentionOutput", "Streaming", "backend", "detach"]

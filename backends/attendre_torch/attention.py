@@ -1,0 +1,415 @@
+"""Attention over a memory of fixed size as an ``nn.Module``, used as ``nn.GRU`` is.
+
+::
+
+    x ─► query, key, value ─► AttendreLayer.step(state) ─► out ─► y, N positions late
+"""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint as recomputed
+
+from attendre_core import checks
+from attendre_core.errors import ConfigError
+from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.memory.data_only import DataOnlyMemory
+from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.policies import Policy
+from attendre_core.positions import Encoding, NoPosition, T5Bias
+from attendre_core.presets import MemoryConfig
+from attendre_torch.reading import read_in_chunks
+from attendre_torch.states import detach
+
+__all__ = ["AttendreAttention", "AttentionOutput"]
+
+
+class AttentionOutput(NamedTuple):
+    """What comes out of `AttendreAttention.step`: N positions late, only the valid ones real.
+
+    Attributes
+    ----------
+    x
+        (batch, seq, dim): zeros where not valid.
+    carry
+        (batch, seq, any): what was passed as ``carry`` for these positions; or None.
+    position, valid, document
+        (batch, seq): which positions these are, which of them are real, and their document.
+    metadata
+        What was passed as ``metadata`` for these positions.
+    """
+
+    x: Tensor
+    carry: Tensor | None
+    position: Tensor
+    valid: Tensor
+    document: Tensor | None = None
+    metadata: Any = None
+
+
+class AttendreAttention(nn.Module):  # type: ignore[misc]
+    """Self-attention over a memory of fixed size, with queries that may wait for their future.
+
+    ``out, state = attention(x, state)``: the state is passed in and returned, None starts afresh.
+    Without a Q memory ``out`` belongs to ``x``. With one it comes N positions late, so that a
+    model must know where its outputs stand and let the residual stream wait, too: use `step`,
+    or `run` for a whole sequence in order.
+
+    Parameters
+    ----------
+    dim
+        Width of the input and of the output.
+    heads, kv_heads, head_dim
+        Query heads, K/V heads (as many by default), width of a head (dim / heads by default).
+    memory
+        A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which brings policy,
+        Q memory and top K, too.
+    policy
+        Who goes when the memory is full, where ``memory`` is a size.
+    q_memory
+        A `DataOnlyMemory`, or its size N; None or 0 attends at once.
+    top_k, causal, encoding
+        As in `AttendreLayer`. The table of a `T5Bias` becomes a parameter.
+    bias
+        Whether the linear maps have biases.
+    detach
+        Cut the graph of a state that is passed in: no gradient flows into earlier chunks.
+    checkpoint
+        Compute a step again in the backward pass instead of keeping what it computed: less
+        memory, more time, the same gradients.
+    device, dtype
+        Of the parameters. States are made in this dtype, or in that of autocast; scores are
+        float32 in any case (float64 with float64).
+
+    Examples
+    --------
+    >>> attention = AttendreAttention(dim=32, heads=4, memory=16)
+    >>> out, state = attention(torch.randn(2, 8, 32))
+    >>> out, state = attention(torch.randn(2, 8, 32), state)
+    >>> out.shape, int(state.kv.valid.sum())
+    (torch.Size([2, 8, 32]), 32)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        memory: KeyValueMemory | MemoryConfig | int = 1024,
+        policy: Policy | None = None,
+        q_memory: DataOnlyMemory | int | None = None,
+        top_k: int | None = None,
+        causal: bool = False,
+        encoding: Encoding = NoPosition(),
+        bias: bool = False,
+        detach: bool = False,
+        checkpoint: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__()
+        self.dim, self.heads = dim, heads
+        self.kv_heads, self.head_dim = _head_sizes(dim, heads, kv_heads, head_dim)
+        self.layer = _layer_of(memory, policy, q_memory, top_k, causal, encoding)
+        self.detach_state, self.checkpoint = detach, checkpoint
+
+        def linear(rows: int, columns: int) -> nn.Linear:
+            return nn.Linear(rows, columns, bias=bias, device=device, dtype=dtype)
+
+        self.query = linear(dim, heads * self.head_dim)
+        self.key = linear(dim, self.kv_heads * self.head_dim)
+        self.value = linear(dim, self.kv_heads * self.head_dim)
+        self.out = linear(heads * self.head_dim, dim)
+        table = _table_shape(encoding, heads)
+        if table is not None:
+            self.table = nn.Parameter(torch.zeros(table, device=device, dtype=dtype))
+        else:
+            self.register_parameter("table", None)
+
+    @property
+    def delay(self) -> int:
+        """N: how many positions late the output comes."""
+        return self.layer.delay
+
+    def extra_repr(self) -> str:
+        """Say what the linear maps do not."""
+        shown = f"{self.dim}, heads={self.heads}, kv_heads={self.kv_heads}, "
+        return shown + f"memory={self.layer.kv_memory}, delay={self.delay}"
+
+    # ---------------------------------------------------------------- states
+
+    def init_state(
+        self,
+        batch: int,
+        *,
+        carry: Tensor | int | None = None,
+        documents: bool = False,
+        metadata: Any = None,
+        chunk: int = 0,
+        dtype: Any = None,
+    ) -> LayerState:
+        """Make an empty state on the device of the parameters.
+
+        Parameters
+        ----------
+        carry
+            An example of the residual stream that will wait with the queries, or its width;
+            None = there is none.
+        documents, metadata, chunk
+            As in `AttendreLayer.init`.
+        dtype
+            Of keys, values and queries: that of autocast where it is on, or of the parameters.
+        """
+        weight = self.key.weight
+        kind = _working_dtype(weight) if dtype is None else dtype
+        layer = self.layer
+        state = replace(layer, q_memory=None).init(
+            batch, self.heads, self.kv_heads, self.head_dim, None, "torch", kind, weight.device,
+            documents=documents, chunk=chunk,
+        )  # fmt: skip
+        if layer.q_memory is None:
+            return state
+
+        def shown(*rest: int, dtype: Any = kind) -> Tensor:
+            return torch.zeros((batch, 1, *rest), dtype=dtype, device=weight.device)
+
+        if isinstance(carry, int):
+            carry = shown(carry, dtype=weight.dtype)
+        elif carry is not None:
+            carry = shown(*carry.shape[2:], dtype=carry.dtype)
+        ids = shown(dtype=torch.int32) if documents else None
+        waiting = (shown(self.heads, self.head_dim), carry, ids, metadata)
+        return LayerState(state.kv, layer.q_memory.init(waiting))
+
+    def reset(self, state: LayerState, rows: Tensor) -> LayerState:
+        """Forget single rows, e.g. where a new document begins; ``rows`` is boolean, (batch,)."""
+        return self.layer.reset(state, rows)
+
+    def reorder(self, state: LayerState, index: Tensor) -> LayerState:
+        """Take row ``index[i]`` as row i, for beam search."""
+        return self.layer.reorder(state, index)
+
+    # ---------------------------------------------------------------- steps
+
+    def forward(
+        self,
+        x: Tensor,
+        state: LayerState | None = None,
+        *,
+        position: Tensor | None = None,
+        valid: Tensor | None = None,
+        document: Tensor | None = None,
+        donate: bool = False,
+    ) -> tuple[Tensor, LayerState]:
+        """Read one chunk.
+
+        Parameters
+        ----------
+        x
+            (batch, seq, dim).
+        state
+            From the last call; None starts afresh.
+        position, valid, document
+            (batch, seq), as in `Chunk`.
+        donate
+            The state passed in is given up: where no gradient is recorded, the new one takes
+            over its memory.
+
+        Returns
+        -------
+        out
+            (batch, seq, dim), zeros where not valid.
+        state
+            For the next call.
+        """
+        out, state = self.step(
+            x, state, position=position, valid=valid, document=document, donate=donate
+        )
+        return out.x, state
+
+    def step(
+        self,
+        x: Tensor,
+        state: LayerState | None = None,
+        *,
+        carry: Tensor | None = None,
+        position: Tensor | None = None,
+        valid: Tensor | None = None,
+        document: Tensor | None = None,
+        metadata: Any = None,
+        donate: bool = False,
+    ) -> tuple[AttentionOutput, LayerState]:
+        """Do what `forward` does, and say where the outputs stand.
+
+        Parameters
+        ----------
+        carry
+            (batch, seq, any): the residual stream, to come out with its query.
+        metadata
+            Anything (batch, seq, ...), nested, to come out with its query.
+        """
+        if x.ndim != 3 or x.shape[2] != self.dim:
+            checks.shape(
+                "AttendreAttention", "x", x, "batch, seq, dim", (None, None, self.dim),
+                "The batch comes first.",
+            )  # fmt: skip
+        if state is None:
+            state = self.init_state(
+                x.shape[0], carry=carry, documents=document is not None, metadata=metadata
+            )
+        elif self.detach_state:
+            state = detach(state)
+        given = Chunk(x, x, x, position, valid, carry, document, metadata)
+        if self.checkpoint and torch.is_grad_enabled():
+            result: tuple[AttentionOutput, LayerState] = recomputed(
+                self._step, given, state, False, use_reentrant=False
+            )
+            return result
+        return self._step(given, state, donate)
+
+    def flush(self, state: LayerState) -> tuple[AttentionOutput, LayerState]:
+        """Let all waiting queries attend at once: the last N positions, in order."""
+        with _without_autocast(state.kv.key):
+            state, out = self.layer.flush(state, encoding_params=self.table)
+        return self._finished(out), state
+
+    def drain(self, state: LayerState, chunk: int) -> tuple[AttentionOutput, LayerState]:
+        """Do what `flush` does, ``chunk`` queries at a time, in less memory."""
+        with _without_autocast(state.kv.key):
+            state, out = self.layer.drain(state, chunk, encoding_params=self.table)
+        return self._finished(out), state
+
+    def run(
+        self,
+        x: Tensor,
+        chunk: int = 128,
+        *,
+        valid: Tensor | None = None,
+        document: Tensor | None = None,
+        detach_every: int | None = None,
+    ) -> tuple[Tensor, LayerState]:
+        """Read a whole sequence chunk by chunk; the output in input order, the delay removed.
+
+        Parameters
+        ----------
+        x
+            (batch, length, dim).
+        chunk
+            S: positions read at a time.
+        valid, document
+            (batch, length): rows may begin, pause and end at different times.
+        detach_every
+            Cut the graph after so many chunks; None never does.
+
+        Returns
+        -------
+        out
+            (batch, length, dim), zeros where not valid.
+        state
+            After the last position.
+        """
+        return read_in_chunks(self, x, chunk, valid, document, detach_every)
+
+    # ---------------------------------------------------------------- inside
+
+    def _step(
+        self, given: Chunk, state: LayerState, donate: bool
+    ) -> tuple[AttentionOutput, LayerState]:
+        x = given.query
+        batch, seq = x.shape[:2]
+        kind = state.kv.key.dtype
+        chunk = given._replace(
+            query=self.query(x).to(kind).reshape(batch, seq, self.heads, self.head_dim),
+            key=self.key(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
+            value=self.value(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
+        )
+        with _without_autocast(x):
+            state, out = self.layer.step(state, chunk, encoding_params=self.table, donate=donate)
+        return self._finished(out), state
+
+    def _finished(self, out: LayerOutput) -> AttentionOutput:
+        """Mix the heads; what is not real stays zero, whatever the bias."""
+        merged = out.value.flatten(2).to(_working_dtype(self.out.weight))
+        y = self.out(merged)
+        if self.out.bias is not None:
+            y = torch.where(out.valid[:, :, None], y, torch.zeros_like(y))
+        return AttentionOutput(y, out.carry, out.position, out.valid, out.document, out.metadata)
+
+
+def _working_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype in which linear maps compute: that of autocast, or of the parameters."""
+    kind = weight.device.type
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if autocast and weight.dtype != torch.float64:
+        working: torch.dtype = torch.get_autocast_dtype(kind)
+        return working
+    own: torch.dtype = weight.dtype
+    return own
+
+
+def _without_autocast(like: Tensor) -> Any:
+    """Turn autocast off: it would make logits and scores in half precision."""
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
+
+
+def _head_sizes(
+    dim: int, heads: int, kv_heads: int | None, head_dim: int | None
+) -> tuple[int, int]:
+    where = "AttendreAttention"
+    for name, number in (("dim", dim), ("heads", heads)):
+        checks.whole_number(where, name, number, least=1, hint="It is a length of an axis.")
+    if head_dim is None:
+        if dim % heads:
+            raise ConfigError(
+                f"{where}: dim {dim} does not divide into {heads} heads. Give head_dim, or "
+                f"another number of heads."
+            )
+        head_dim = dim // heads
+    kv_heads = heads if kv_heads is None else kv_heads
+    checks.whole_number(where, "kv_heads", kv_heads, least=1, hint="None takes one a head.")
+    if heads % kv_heads:
+        raise ConfigError(
+            f"{where}: {heads} heads over {kv_heads} K/V heads, expected a multiple. Each K/V "
+            "head serves the same number of query heads."
+        )
+    return kv_heads, head_dim
+
+
+def _layer_of(
+    memory: KeyValueMemory | MemoryConfig | int,
+    policy: Policy | None,
+    q_memory: DataOnlyMemory | int | None,
+    top_k: int | None,
+    causal: bool,
+    encoding: Encoding,
+) -> AttendreLayer:
+    if policy is not None and not isinstance(memory, int):
+        raise ConfigError(
+            f"AttendreAttention: policy is {policy!r}, but memory brings one of its own, "
+            f"{memory.policy!r}. Give the policy only beside a size."
+        )
+    if isinstance(memory, MemoryConfig):
+        q_memory = memory.q_memory() if q_memory is None else q_memory
+        top_k = memory.top_k if top_k is None else top_k
+        memory = memory.kv_memory()
+    elif isinstance(memory, int):
+        memory = KeyValueMemory(memory) if policy is None else KeyValueMemory(memory, policy)
+    if isinstance(q_memory, int):
+        q_memory = DataOnlyMemory(q_memory) if q_memory else None
+    return AttendreLayer(memory, q_memory, top_k, causal, encoding)
+
+
+def _table_shape(encoding: Encoding, heads: int) -> tuple[int, int] | None:
+    """Return the shape of an encoding's learned table, if it has one."""
+    inner = getattr(encoding, "inner", encoding)
+    return (inner.buckets, heads) if isinstance(inner, T5Bias) else None

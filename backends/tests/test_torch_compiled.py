@@ -1,0 +1,118 @@
+"""Compiled and exported steps: one graph, few of them, the same numbers."""
+
+import warnings
+
+import pytest
+
+import attendre_core as at
+
+torch = pytest.importorskip("torch")
+
+from attendre_torch import AttendreAttention, Streaming  # noqa: E402
+
+B, S, C = 2, 4, 16
+OPTIONS = {
+    "attends at once": {"memory": 6, "policy": at.LFA(), "encoding": at.RoPE()},
+    "waits": {
+        "memory": at.KeyValueMemory(8, at.LRA("max"), present="visible"),
+        "q_memory": 3,
+        "top_k": 5,
+        "encoding": at.T5Bias(),
+        "bias": True,
+    },
+}
+
+
+def made(name):
+    torch.manual_seed(0)
+    return AttendreAttention(C, 4, kv_heads=2, **OPTIONS[name])
+
+
+@pytest.fixture(params=OPTIONS)
+def module(request):
+    return made(request.param)
+
+
+def chunks(count):
+    seeded = torch.Generator().manual_seed(1)
+    return [torch.randn(B, S, C, generator=seeded) for _ in range(count)]
+
+
+def compiled(function):
+    """Compile without code generation; anything that would break the graph is an error."""
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    return torch.compile(function, fullgraph=True, backend="aot_eager")
+
+
+def graphs():
+    return torch._dynamo.utils.counters["stats"]["unique_graphs"]
+
+
+def test_two_graphs_for_any_number_of_steps(module):
+    """One for the start and one for all steps after it, each without a break."""
+    fast, one, two = compiled(module), None, None
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in chunks(20):
+            want, one = module(x, one)
+            got, two = fast(x, two)
+            torch.testing.assert_close(got, want)
+            assert torch.equal(one.kv.position, two.kv.position)
+    assert graphs() == 2
+
+
+# PyTorch looks for a gradient at every tensor that enters compiled code, and warns of itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_a_training_step_over_chunks_compiles():
+    """Forward and backward over several chunks, through the memory."""
+    module, parts = made("attends at once"), chunks(3)
+    fast = compiled(module)
+
+    def gradients(step):
+        module.zero_grad()
+        state, loss = module.init_state(B, chunk=S), 0.0
+        for x in parts:
+            out, state = step(x, state)
+            loss = loss + out.square().mean()
+        loss.backward()
+        return [p.grad.clone() for p in module.parameters() if p.grad is not None]
+
+    for a, b in zip(gradients(fast), gradients(module), strict=True):
+        torch.testing.assert_close(a, b)
+    assert graphs() <= 3  # with a state that needs no gradient yet, and with one that does
+
+
+def test_streaming_compiles():
+    module = made("waits")
+    slow, quick = Streaming(module), Streaming(module)
+    fast = compiled(quick)
+    with torch.no_grad():
+        for x in chunks(10):
+            torch.testing.assert_close(fast(x), slow(x))
+    assert graphs() == 2
+
+
+def test_a_step_is_exported_with_its_state_outside(module):
+    parts = chunks(4)
+    with torch.no_grad():
+        _, state = module(parts[0])
+        program = torch.export.export(module, (parts[1], state)).module()
+        one = two = state
+        for x in parts[1:]:
+            want, one = module(x, one)
+            got, two = program(x, two)
+            torch.testing.assert_close(got, want)
+    assert torch.equal(one.kv.position, two.kv.position)
+
+
+def test_a_stream_is_exported_with_its_state_inside():
+    module, parts = made("waits"), chunks(4)
+    with torch.no_grad():
+        stream = Streaming(module)
+        stream(parts[0])
+        program = torch.export.export(stream, (parts[1],)).module()
+        stream.reset()
+        stream(parts[0])
+        for x in parts[1:]:
+            torch.testing.assert_close(program(x), stream(x))
