@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from attendre_core.backend import Array
+from attendre_core.errors import ConfigError
 from attendre_core.positions.base import Encoding
 from attendre_core.zoo.config import RawConfig
 
@@ -150,6 +151,10 @@ class Architecture:
 
     def logits(self, params: Params, x: Array) -> Array:
         """Return next-token logits, (batch, seq, vocabulary), of final hidden states."""
+        if self.kind == "encoder":
+            raise ConfigError(
+                "logits: an encoder has no next token. Use encode for its hidden states."
+            )
         raise NotImplementedError
 
     @property

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.architecture import Architecture
+from attendre_core.zoo.bert import Bert
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.ctranslate import CTranslate
 from attendre_core.zoo.gemma import Gemma
 from attendre_core.zoo.llama import Llama
 from attendre_core.zoo.marian import Marian
+from attendre_core.zoo.modernbert import ModernBert
 from attendre_core.zoo.palm import Cohere, Falcon
 from attendre_core.zoo.t5 import T5
 
@@ -16,6 +18,7 @@ __all__ = ["ARCHITECTURES", "architecture_of"]
 
 #: ``model_type`` of a configuration to the class that reads it.
 ARCHITECTURES: dict[str, type[Architecture]] = {
+    "bert": Bert,
     "cohere": Cohere,
     "ctranslate2": CTranslate,
     "falcon": Falcon,
@@ -24,6 +27,7 @@ ARCHITECTURES: dict[str, type[Architecture]] = {
     "llama": Llama,
     "marian": Marian,
     "mistral": Llama,
+    "modernbert": ModernBert,
     "mt5": T5,
     "qwen2": Llama,
     "qwen3": Llama,

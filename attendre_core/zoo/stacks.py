@@ -134,8 +134,11 @@ def memory_stack(
     """Return the layers of a part over memories.
 
     What lies outside of a layer's sliding window is never seen again, so such a layer gets a
-    first-in-first-out memory, no larger than the window needs: exact, unless the memory is
-    smaller than the window. A policy for this very layer (`MemoryConfig.layers`) is respected.
+    first-in-first-out memory, no larger than the window, N and the chunk need. It is exact,
+    however long the input, unless M is smaller than that: then a query sees what both its window
+    and the newest M entries hold; or unless a layer looks ahead and N is less than the window
+    reaches: then it misses what was not read yet. A policy for this very layer
+    (`MemoryConfig.layers`) is respected.
 
     Parameters
     ----------
@@ -153,8 +156,10 @@ def _memory_layer(
     kv, top_k = memory.kv_memory(number), memory.top_k
     window = part.window(number)
     if window is not None and number not in dict(memory.layers):
-        # The oldest query of a chunk waits for N positions and then looks `window` back.
-        reach = window - 1 + memory.q_size + memory.chunk
+        # The oldest query of a chunk waits for N positions and then looks `window` back. A flush
+        # sends all N of the layer below as one chunk.
+        longest = max(memory.chunk, memory.q_size if memory.finish == "flush" else 0)
+        reach = window - 1 + memory.q_size + longest
         kv = replace(kv, policy=FIFO(), size=min(reach, kv.size))
         top_k = None if top_k is None else min(top_k, kv.size)
     return AttendreLayer(
