@@ -62,7 +62,7 @@ def _part(config: RawConfig, name: str) -> VanillaPart:
         embedding_scale=math.sqrt(dim),
         pre_norm=True,
         activation=config.word("activation", "relu", ACTIVATIONS),
-        eps=config.number("layer_norm_epsilon", 1e-5),
+        eps=config.number("layer_norm_epsilon", 1e-5, above=0.0),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,11 +77,15 @@ class Stream:
 
     def feed(self, tokens: Any) -> None:
         """Read more input: a text or token ids for one row, a list of them for more."""
-        for _ in self.read(tokens):
+        for _ in self._reading(tokens):
             pass
 
     def read(self, tokens: Any) -> list[Hidden]:
         """Do as `feed`, and return the hidden states that came out, late by the sum of all N."""
+        return list(self._reading(tokens))
+
+    def _reading(self, tokens: Any) -> Iterator[Hidden]:
+        """Read chunk by chunk; an input of any length is read in the same memory."""
         model = self.model
         if isinstance(tokens, str):
             tokens = [model.tokens(tokens)]
@@ -96,13 +100,9 @@ class Stream:
         for pending, row in zip(self._pending, rows, strict=True):
             pending.extend(row)
         chunk = self._reader.memory.chunk
-        outputs = []
         while any(len(pending) >= chunk for pending in self._pending):
             # A row with less than a chunk waits: what it reads must not depend on the others.
-            outputs.append(
-                self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
-            )
-        return outputs
+            yield self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
 
     def finish(self) -> list[Hidden]:
         """Read what waits for a full chunk, and let all waiting queries out; may be fed on."""

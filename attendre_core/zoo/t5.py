@@ -169,8 +169,10 @@ class T5(EncoderDecoder):
             activation = "gelu_new"  # the approximation with tanh
         elif activation not in ACTIVATIONS:
             config.word("feed_forward_proj", among=("gated-gelu", *ACTIVATIONS))
-        buckets = config.size("relative_attention_num_buckets", 32, least=4)
-        farthest = config.size("relative_attention_max_distance", 128, most=_FARTHEST)
+        buckets = config.size("relative_attention_num_buckets", 32, least=4, most=_FARTHEST)
+        farthest = config.size(
+            "relative_attention_max_distance", 128, least=buckets // 2 + 1, most=_FARTHEST
+        )
         layers = config.size("num_layers")
         encoder = T5Part(
             layers=layers,
@@ -184,7 +186,7 @@ class T5(EncoderDecoder):
             bias=T5Bias(buckets, farthest),
             gated=gated,
             activation=activation,
-            eps=config.number("layer_norm_epsilon", 1e-6),
+            eps=config.number("layer_norm_epsilon", 1e-6, above=0.0),
         )
         return cls(
             encoder=encoder,
