@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from attendre_torch.attention import AttendreAttention, AttentionOutput
     from attendre_torch.states import detach
     from attendre_torch.streaming import Streaming
+    from attendre_torch.trainable import Segment, TrainableModel
 
 # Imported when first asked for: the backend alone is needed more often.
 __getattr__ = lazy_names(
@@ -17,7 +18,16 @@ __getattr__ = lazy_names(
         "attendre_torch.attention": ("AttendreAttention", "AttentionOutput"),
         "attendre_torch.states": ("detach",),
         "attendre_torch.streaming": ("Streaming",),
+        "attendre_torch.trainable": ("Segment", "TrainableModel"),
     },
 )
 
-__all__ = ["AttendreAttention", "AttentionOutput", "Streaming", "backend", "detach"]
+__all__ = [
+    "AttendreAttention",
+    "AttentionOutput",
+    "Segment",
+    "Streaming",
+    "TrainableModel",
+    "backend",
+    "detach",
+]

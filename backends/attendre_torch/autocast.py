@@ -1,0 +1,30 @@
+"""Where autocast reaches: linear maps, but neither logits nor scores."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+__all__ = ["without_autocast", "working_dtype"]
+
+
+def working_dtype(weight: Tensor) -> torch.dtype:
+    """Return the dtype in which linear maps compute: that of autocast, or of the parameters."""
+    kind = weight.device.type
+    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
+    if autocast and weight.dtype != torch.float64:
+        working: torch.dtype = torch.get_autocast_dtype(kind)
+        return working
+    own: torch.dtype = weight.dtype
+    return own
+
+
+def without_autocast(like: Tensor) -> Any:
+    """Turn autocast off: it would make logits and scores in half precision."""
+    kind = like.device.type
+    if not torch.amp.is_autocast_available(kind):
+        return nullcontext()
+    return torch.autocast(kind, enabled=False)
