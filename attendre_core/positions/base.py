@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, backend_of
 
 __all__ = ["Encoded", "Encoding", "Pairing"]
 
@@ -45,6 +45,23 @@ class Pairing(NamedTuple):
         """Positions of the keys, (batch, 1 or kv_heads, slots)."""
         at = self.key_position
         return at[:, None, :] if at.ndim == 2 else at
+
+    def centred(self) -> Pairing:
+        """Count from the last real query of each row, for schemes to which differences matter.
+
+        An angle is a position times a frequency in the precision of the keys: at position
+        1,000,000 float32 leaves an error of 0.03 radians, near 0 it leaves none to speak of.
+        """
+        at, real = self.query_position, self.query_valid
+        xp = backend_of(at).xp
+        real = real if at.ndim == 2 else real[:, None, :]
+        axes = tuple(range(1, at.ndim))
+        last = xp.max(xp.where(real, at, xp.zeros_like(at)), axis=axes)
+
+        def moved(position: Array) -> Array:
+            return position - xp.reshape(last, (last.shape[0],) + (1,) * (position.ndim - 1))
+
+        return self._replace(query_position=moved(at), key_position=moved(self.key_position))
 
 
 class Encoded(NamedTuple):

@@ -72,6 +72,7 @@ class LMInfinite(Encoding):
         rope = RoPE(base=self.base) if self.rope is None else self.rope
         if rope.temperature != 1.0:
             query = query * rope.temperature**2
+        pairing = pairing.centred()
         place, at = pairing.query_place, pairing.key_place
         limit = xp.full_like(place, self.n_local)
 

@@ -31,7 +31,9 @@ class RoPE(Encoding):
 
     Notes
     -----
-    Law: the logit depends on the difference of the positions alone.
+    Law: the logit depends on the difference of the positions alone. Positions are counted from
+    the last query, so that a pair is as exact after millions of positions as at the start,
+    unless the two are millions apart.
 
     Examples
     --------
@@ -88,6 +90,7 @@ class RoPE(Encoding):
         """Rotate queries and keys by their positions."""
         if self.temperature != 1.0:
             query = query * self.temperature**2
+        pairing = pairing.centred()
         return Encoded(self.rotate(query, pairing.query_place), self.rotate(key, pairing.key_place))
 
 
