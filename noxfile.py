@@ -30,7 +30,8 @@ SHARED = {
     "plain": [[*CONFORMANCE, *EXTRAS["eval"]]],
     "frameworks": [
         [TORCH],
-        [*EXTRAS["jax"], *CONFORMANCE, *EXTRAS["eval"], *EXTRAS["zoo"], *EXTRAS["parity"]],
+        [*EXTRAS["jax"], *EXTRAS["flax"], *CONFORMANCE, *EXTRAS["eval"]],
+        [*EXTRAS["zoo"], *EXTRAS["parity"]],
     ],
 }
 #: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.

@@ -11,6 +11,7 @@ import numpy as np
 
 from attendre_core import Backend
 from attendre_jax import kernels
+from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
 
@@ -39,6 +40,7 @@ def backend() -> Backend:
             "lowest": kernels.lowest,
             "take_rows": kernels.take_rows,
         },
+        transforms=transforms(),
         capabilities=frozenset(capabilities),
     )
 

@@ -1,0 +1,41 @@
+"""States and chunks under names that `jax.export` can write into a file and find again."""
+
+from __future__ import annotations
+
+from jax import export
+
+from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
+from attendre_core.layer.stack import Flow, StackOutput
+from attendre_core.layer.trace import StepTrace
+from attendre_core.memory.data_only import Data, DataOnlyState, EvictedData
+from attendre_core.memory.state import (
+    Entries,
+    EvictedEntries,
+    KeyValueState,
+    RetrievedEntries,
+)
+
+__all__ = ["NAMED"]
+
+#: Everything a compiled step may take or return.
+NAMED = (
+    Chunk,
+    Data,
+    DataOnlyState,
+    Entries,
+    EvictedData,
+    EvictedEntries,
+    Flow,
+    KeyValueState,
+    LayerOutput,
+    LayerState,
+    RetrievedEntries,
+    StackOutput,
+    StepTrace,
+)
+
+for _kind in NAMED:
+    # The name goes into the file: it must not change when a class moves.
+    export.register_namedtuple_serialization(
+        _kind, serialized_name=f"attendre_core.{_kind.__name__}"
+    )
