@@ -86,8 +86,8 @@ def test_logits_equal_transformers(name, library, randomised, saved, difference,
 
 MEMORIES = {
     "N=39": at.preset("LFA-1e-3", kv_size=40, q_size=39, chunk=40),
-    "N=48": at.preset("LRA-sum", kv_size=64, q_size=48, chunk=16),
-    "flushed": replace(at.preset("MT", kv_size=41, q_size=40, chunk=7), finish="flush"),
+    "N=48": at.preset("MT", kv_size=64, q_size=48, chunk=16),
+    "flushed": replace(at.preset("LRA-sum", kv_size=41, q_size=40, chunk=7), finish="flush"),
 }
 
 
@@ -203,6 +203,8 @@ def test_a_table_may_lie_under_another_name(randomised, saved, difference):
     model = at.load(folder)
     assert np.array_equal(model.logits(ROWS, WRITTEN), want)
     assert model.params["head"] is model.params["encoder"]["embedding"]
+    layers = model.params["decoder"]["layers"]
+    assert layers[2]["bias_table"] is layers[0]["bias_table"]
 
 
 @pytest.mark.parametrize(
