@@ -11,6 +11,7 @@ from types import FunctionType
 from typing import Any
 
 import numpy as np
+from hypothesis import strategies as st
 
 from attendre_conformance.cases import Case
 from attendre_conformance.options import COMPILED_STREAMS
@@ -28,6 +29,18 @@ def compiles(backend: Any) -> bool:
 def few(backend: Any, choices: Sequence[Any], most: int = 1) -> list[Any]:
     """Return all choices, or the first few where each has to be compiled."""
     return list(choices[:most] if compiles(backend) else choices)
+
+
+def mixtures(backend: Any, *choices: Sequence[Any], most: int = 3) -> Any:
+    """Return a strategy of tuples with one of each of several choices.
+
+    Any of their combinations; where each has to be compiled, ``most`` of them, in which the first
+    members of every list occur: the n-th of each, the shorter lists beginning anew.
+    """
+    if not compiles(backend):
+        return st.tuples(*map(st.sampled_from, choices))
+    count = min(most, max(map(len, choices)))
+    return st.sampled_from([tuple(c[n % len(c)] for c in choices) for n in range(count)])
 
 
 def to_numpy(backend: Any, tree: Any) -> Any:
@@ -132,9 +145,9 @@ class Runner:
         )
 
     def function(self, name: str) -> Callable[..., Any]:
-        """Return insert, attend or retrieve as a function of arrays alone."""
+        """Return a method of the memory as a function of arrays alone."""
         how = (self.compiled, self.generic, name)
-        reads = () if name == "insert" else (self.top_k, self.causal)
+        reads = (self.top_k, self.causal) if name in ("attend", "retrieve") else ()
         key = (self.backend.name, self.memory, *how, *reads)
         if key not in _functions:
             plain = getattr(self, "_" + name)
@@ -147,6 +160,20 @@ class Runner:
     ) -> Any:
         return self.memory.insert(state, key, value, position=position, valid=valid, **more)
 
+    def _insert_donated(
+        self, state: Any, key: Any, value: Any, position: Any, valid: Any, more: Any
+    ) -> Any:
+        return self._insert(state, key, value, position, valid, {**more, "donate": True})
+
+    def _settle(self, state: Any) -> Any:
+        return self.memory.settle(state)
+
+    def _reset(self, state: Any, rows: Any) -> Any:
+        return self.memory.reset(state, rows)
+
+    def _reorder(self, state: Any, index: Any) -> Any:
+        return self.memory.reorder(state, index)
+
     def _attend(self, state: Any, query: Any, position: Any, valid: Any) -> Any:
         return self.memory.attend(
             state, query, position=position, valid=valid, top_k=self.top_k, causal=self.causal
@@ -157,7 +184,7 @@ class Runner:
             state, query, position=position, valid=valid, top_k=self.top_k, causal=self.causal
         )
 
-    def insert(self, state: Any, chunk: Chunk) -> Any:
+    def insert(self, state: Any, chunk: Chunk, donate: bool = False) -> Any:
         """Insert a chunk: (state, evicted), arrays of the backend."""
         more = {
             name: self.array(getattr(chunk, name))
@@ -165,7 +192,7 @@ class Runner:
             if getattr(chunk, name) is not None
         }
         entry = (self.array(x) for x in (chunk.key, chunk.value, chunk.position, chunk.valid))
-        return self.function("insert")(state, *entry, more)
+        return self.function("insert_donated" if donate else "insert")(state, *entry, more)
 
     def attend(self, state: Any, chunk: Chunk) -> Any:
         """Attend with the queries of a chunk: (state, output)."""
@@ -176,6 +203,18 @@ class Runner:
         """Retrieve with the queries of a chunk: (state, retrieved)."""
         query = (chunk.query, chunk.query_position, chunk.query_valid)
         return self.function("retrieve")(state, *(self.array(x) for x in query))
+
+    def settle(self, state: Any) -> Any:
+        """Let the present chunk compete: (state, evicted)."""
+        return self.function("settle")(state)
+
+    def reset(self, state: Any, rows: Any) -> Any:
+        """Empty the rows whose flag is True."""
+        return self.function("reset")(state, self.array(np.asarray(rows, dtype=bool)))
+
+    def reorder(self, state: Any, index: Any) -> Any:
+        """Take rows by index."""
+        return self.function("reorder")(state, self.array(np.asarray(index, dtype=np.int32)))
 
     def step(self, state: Any, chunk: Chunk) -> Any:
         """Insert, then attend: (state, evicted, output)."""

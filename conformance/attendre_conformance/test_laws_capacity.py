@@ -14,8 +14,9 @@ import attendre_core as at
 from attendre_conformance import comparing
 from attendre_conformance.cases import CORE, EVERY, case, case_and_stream
 from attendre_conformance.options import law
+from attendre_conformance.oracle import OracleMemory
 from attendre_conformance.running import Runner, kept
-from attendre_conformance.streams import GQA, MHA, Chunk
+from attendre_conformance.streams import GQA, MHA, Chunk, seeded
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -55,7 +56,7 @@ def test_capacity_is_never_exceeded(backend: Any, data: st.DataObject) -> None:
         held = valid.sum(axis=-1)
         assert np.all(held <= slots), f"{one.name}, step {number}: {held.tolist()} entries held"
     if visible:
-        held = runner.numpy(one.memory.settle(state)[0].valid).sum(axis=-1)
+        held = runner.numpy(runner.settle(state)[0].valid).sum(axis=-1)
         assert np.all(held <= one.rule.size), (
             f"{one.name}: {held.tolist()} entries after settle, at most {one.rule.size} allowed"
         )
@@ -93,10 +94,7 @@ def test_settle_hands_back_what_it_cuts(backend: Any) -> None:
     SPEC, row 3.
     """
     one = EVERY["visible-lra"]
-    runner = Runner.of(backend, one, compiled=False)
-    from attendre_conformance.oracle import OracleMemory
-    from attendre_conformance.streams import seeded
-
+    runner = Runner.of(backend, one)
     for seed in range(5):
         stream = seeded(one.shape, np.random.default_rng(seed), steps=4)
         oracle = OracleMemory(one.rule, stream.shape.batch, stream.shape.kv_heads)
@@ -105,7 +103,7 @@ def test_settle_hands_back_what_it_cuts(backend: Any) -> None:
             state, _, _ = runner.step(state, chunk)
             comparing.oracle_insert(oracle, chunk)
             comparing.oracle_attend(oracle, chunk, one.top_k, one.causal)
-        state, evicted = one.memory.settle(state)
+        state, evicted = runner.settle(state)
         want = oracle.settle()
         if oracle.gap < comparing.NEAR:
             continue

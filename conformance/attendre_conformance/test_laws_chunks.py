@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing, options
-from attendre_conformance.cases import EVERY, case
+from attendre_conformance.cases import case
 from attendre_conformance.options import law
 from attendre_conformance.running import Runner, kept
-from attendre_conformance.streams import Chunk, Shape, Stream, scattered, streams
+from attendre_conformance.streams import EQUAL, Chunk, Shape, Stream, scattered, streams
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -108,7 +108,11 @@ def test_chunking_changes_nothing_for_fifo(backend: Any, data: st.DataObject) ->
         )
 
 
-LFA_CASES = [case("lfa-chunks", LARGE, at.LFA(0.0625, at.ConstantScore(0.0)), causal=True)]
+ZERO = at.ConstantScore(0.0)
+LFA_CASES = [
+    case("lfa-chunks", LARGE, at.LFA(0.0625, ZERO), causal=True),
+    case("lfa-softmax-chunks", LARGE, at.LFA(0.25, ZERO, score="softmax"), causal=True),
+]
 
 
 @law()
@@ -142,6 +146,12 @@ def test_chunking_changes_nothing_for_lfa_without_eviction(
     )
 
 
+INDEPENDENT = [
+    case("independent", EQUAL, at.FIFO()),
+    case("independent-gqa", Shape("one-chunk", options.rows, 3, 3, 2, 4, 4, 3), at.FIFO()),
+]
+
+
 @law()
 @given(data=st.data())
 def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataObject) -> None:
@@ -149,7 +159,7 @@ def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataOb
 
     SPEC, laws: MT(M=S, N=0) = independent chunks; row 2.
     """
-    one = case("independent", EVERY["lra-mean"].shape, at.FIFO())
+    one = data.draw(st.sampled_from(INDEPENDENT), label="case")
     stream = data.draw(streams(one.shape, padding=False, query_mode="own"), label="stream")
     runner = Runner.of(backend, one)
     _, _, outputs = runner.run(stream)
@@ -160,7 +170,7 @@ def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataOb
 
 
 CAUSAL = [
-    case("causal-lfa", LARGE, at.LFA(0.0625, at.ConstantScore(0.0)), causal=True),
+    case("causal-lfa", LARGE, at.LFA(0.0625, ZERO), causal=True),
     case("causal-visible", LARGE, at.LRA("sum"), causal=True, present="visible"),
 ]
 
@@ -180,6 +190,12 @@ def test_large_causal_memory_is_full_causal_attention(backend: Any, data: st.Dat
     comparing.assert_close(np.concatenate(outputs, axis=1), want, f"{one.name}: outputs")
 
 
+HOLDING_ALL = [
+    at.KeyValueMemory(size=LARGE.size, policy=at.LFA(0.0625, ZERO)),
+    at.KeyValueMemory(size=LARGE.size, policy=at.LRU(), present="visible"),
+]
+
+
 @law()
 @given(data=st.data())
 def test_large_memory_is_full_attention(backend: Any, data: st.DataObject) -> None:
@@ -187,7 +203,7 @@ def test_large_memory_is_full_attention(backend: Any, data: st.DataObject) -> No
 
     SPEC, laws: M >= T, K=all = full bidirectional attention.
     """
-    memory = at.KeyValueMemory(size=LARGE.size, policy=at.LFA(0.0625, at.ConstantScore(0.0)))
+    memory = data.draw(st.sampled_from(HOLDING_ALL), label="memory")
     stream = data.draw(streams(LARGE, exact=False), label="stream")
     runner = Runner(backend, memory)
     state = runner.init(LARGE)

@@ -49,7 +49,7 @@ def test_no_sinks_is_fifo(backend: Any, data: st.DataObject) -> None:
 
     SPEC, laws: AS with 0 sinks = FIFO; row 14.
     """
-    shape = LONG_CHUNK
+    shape = data.draw(st.sampled_from((LONG_CHUNK, MHA)), label="shape")
     stream = data.draw(streams(shape), label="stream")
     none = Runner.of(backend, case("no-sinks", shape, at.AttentionSink(sinks=0)))
     fifo = Runner.of(backend, case("fifo", shape, at.FIFO()))
@@ -111,10 +111,14 @@ def test_lra_pools_agree_on_single_queries(backend: Any, data: st.DataObject) ->
 
     SPEC, laws: LRA last, max and sum agree at S=1 with one head.
     """
-    stream = data.draw(streams(SINGLE, max_steps=4), label="stream")
+    wider = replace(SINGLE, size=5, top_k=None)
+    shape, causal = data.draw(
+        st.sampled_from(((SINGLE, True), (wider, False))), label="shape, causal"
+    )
+    stream = data.draw(streams(shape, max_steps=8), label="stream")
     states = {}
     for pool in ("last", "max", "sum"):
-        runner = Runner.of(backend, case(pool, SINGLE, at.LRA(pool), causal=True))
+        runner = Runner.of(backend, case(pool, shape, at.LRA(pool), causal=causal))
         states[pool], _, _ = runner.run(stream)
     for pool in ("max", "sum"):
         assert kept(states[pool]) == kept(states["last"]), (
@@ -155,13 +159,15 @@ def test_per_head_is_one_memory_per_head(backend: Any, data: st.DataObject) -> N
 
     SPEC, row 6 (the paper's footnote).
     """
-    one = EVERY["per-head-lra"]
-    stream = data.draw(streams(GQA, max_steps=3), label="stream")
+    names = ("per-head-lra", "per-head-lru")
+    one = EVERY[data.draw(st.sampled_from(names), label="case")]
+    stream = data.draw(streams(one.shape, max_steps=3), label="stream")
     state, _, outputs = Runner.of(backend, one).run(stream)
-    alone = Shape("alone", GQA.batch, GQA.seq, GQA.size, 1, 2, GQA.head_dim, GQA.top_k)
-    for g in range(GQA.kv_heads):
+    alone = replace(one.shape, kv_heads=1, heads=2)
+    single_head = case("one", alone, one.memory.policy, causal=one.causal)
+    for g in range(one.shape.kv_heads):
         part = Stream(alone, tuple(one_head(c, g) for c in stream.chunks), stream.exact)
-        single, _, outputs2 = Runner.of(backend, case("one", alone, at.LRA("sum"))).run(part)
+        single, _, outputs2 = Runner.of(backend, single_head).run(part)
         got = [row[g] for row in kept(state)]
         assert got == kept(single), f"head {g} keeps {got}, a memory of its own {kept(single)}"
         for number, (a, b) in enumerate(zip(outputs, outputs2, strict=True)):
@@ -211,9 +217,11 @@ def test_attention_comes_after_eviction(backend: Any, data: st.DataObject) -> No
 
     SPEC, row 1: evict down to M at once; the queries retrieve from the M survivors.
     """
-    policy = at.LRA("sum")
-    stream = data.draw(streams(LONG_CHUNK), label="stream")
-    one = case("survivors", replace(LONG_CHUNK, top_k=4), policy)
+    policy, shape = data.draw(
+        st.sampled_from(((at.LRA("sum"), LONG_CHUNK), (at.LFU(), MHA))), label="policy, shape"
+    )
+    stream = data.draw(streams(shape), label="stream")
+    one = case("survivors", replace(shape, top_k=shape.size), policy)
     runner = Runner.of(backend, one)
     state = runner.init(stream.shape)
     for number, chunk in enumerate(stream.chunks):

@@ -13,14 +13,7 @@ from attendre_conformance import comparing
 from attendre_conformance.cases import CORE, FEW, Case, case_and_stream
 from attendre_conformance.options import law
 from attendre_conformance.running import Runner, kept
-from attendre_conformance.streams import (
-    Chunk,
-    Stream,
-    scattered,
-    seeded,
-    streams,
-    with_garbage,
-)
+from attendre_conformance.streams import Chunk, Stream, scattered, seeded, streams, with_garbage
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -245,7 +238,7 @@ def test_reset_row_is_a_fresh_row(backend: Any, data: st.DataObject) -> None:
     state = runner.init(one.shape)
     for chunk in first.chunks:
         state, _, _ = runner.step(state, chunk)
-    emptied = one.memory.reset(state, runner.array(np.asarray(chosen)))
+    emptied = runner.reset(state, chosen)
     got, fresh, old = (runner.run(second, s) for s in (emptied, None, state))
     for b, was_reset in enumerate(chosen):
         assert_rows_agree(
@@ -270,7 +263,7 @@ def test_reorder_takes_rows_with_everything(backend: Any, data: st.DataObject) -
     state = runner.init(one.shape)
     for chunk in first.chunks:
         state, _, _ = runner.step(state, chunk)
-    moved = one.memory.reorder(state, runner.array(np.asarray(index, dtype=np.int32)))
+    moved = runner.reorder(state, index)
     for name in ("position", "valid", "score", "arrival", "clock", "latest_query"):
         comparing.assert_same(
             runner.numpy(getattr(moved, name)),

@@ -32,8 +32,7 @@ def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
     one, stream = data.draw(case_and_stream(FEW, max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
     state = runner.init(stream.shape)
-    rows = runner.array(np.arange(stream.shape.batch) == 0)
-    index = runner.array(np.arange(stream.shape.batch, dtype=np.int32)[::-1])
+    order = np.arange(stream.shape.batch)
     for number, chunk in enumerate(stream.chunks):
         where = f"{one.name}, step {number}"
         before = runner.numpy(state)
@@ -44,9 +43,9 @@ def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
         comparing.assert_same(runner.numpy(inserted), middle, f"{where}: state passed to attend")
         runner.retrieve(inserted, chunk)
         comparing.assert_same(runner.numpy(inserted), middle, f"{where}: state passed to retrieve")
-        one.memory.reset(inserted, rows)
-        one.memory.reorder(inserted, index)
-        one.memory.settle(inserted)
+        runner.reset(inserted, order == 0)
+        runner.reorder(inserted, order[::-1])
+        runner.settle(inserted)
         comparing.assert_same(
             runner.numpy(inserted), middle, f"{where}: state passed to reset, reorder, settle"
         )
@@ -82,13 +81,12 @@ def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
 
     SPEC, laws: unless it was explicitly donated.
     """
-    one, stream = data.draw(case_and_stream(EAGER, max_steps=4), label="case and stream")
-    runner = Runner.of(backend, one, compiled=False)
+    one, stream = data.draw(case_and_stream(FEW), label="case and stream")
+    runner = Runner.of(backend, one)
     plain, gift = runner.init(stream.shape), runner.init(stream.shape)
     for number, chunk in enumerate(stream.chunks):
-        arrays = [runner.array(x) for x in (chunk.key, chunk.value, chunk.position, chunk.valid)]
-        plain, out = one.memory.insert(plain, *arrays)
-        gift, out2 = one.memory.insert(gift, *arrays, donate=True)
+        plain, out = runner.insert(plain, chunk)
+        gift, out2 = runner.insert(gift, chunk, donate=True)
         where = f"{one.name}, step {number}"
         comparing.assert_same(runner.numpy(gift), runner.numpy(plain), f"{where}: donated state")
         comparing.assert_same(runner.numpy(out2), runner.numpy(out), f"{where}: evicted")

@@ -11,15 +11,10 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_conformance import comparing
-from attendre_conformance.layer_running import (
-    LayerRunner,
-    assert_in_order,
-    by_index,
-    everything,
-)
+from attendre_conformance.layer_running import LayerRunner, assert_in_order, by_index, everything
 from attendre_conformance.options import law
 from attendre_conformance.position_cases import SCHEMES
-from attendre_conformance.running import compiles, few
+from attendre_conformance.running import mixtures
 from attendre_conformance.texts import STREAM, WHOLE, texts
 
 pytestmark = pytest.mark.attendre_profile("laws")
@@ -35,9 +30,8 @@ def test_large_layer_is_full_bidirectional_attention(
 
     SPEC, laws; rows 19-24 and 30-34.
     """
-    encoding = data.draw(st.sampled_from(few(backend, SCHEMES[family])), label="encoding")
+    encoding, seq = data.draw(mixtures(backend, SCHEMES[family], (4, 1, 9)), label="encoding, S")
     text = data.draw(texts(WHOLE, exact=False), label="text")
-    seq = data.draw(st.sampled_from(few(backend, (4, 1, 9))), label="S")
     layer = at.AttendreLayer(at.KeyValueMemory(12), at.DataOnlyMemory(10), encoding=encoding)
     _, outputs = LayerRunner(backend, layer).run(text, seq)
     where = f"{encoding}, S={seq}"
@@ -54,11 +48,11 @@ def test_large_causal_layer_is_full_causal_attention(backend: Any, data: st.Data
 
     SPEC, laws; row 18.
     """
-    every = [one for family in ("rope", *SCHEMES) for one in SCHEMES[family]]
-    encoding = data.draw(st.sampled_from(few(backend, every)), label="encoding")
+    every = [SCHEMES[family][n] for n in range(4) for family in SCHEMES if n < len(SCHEMES[family])]
+    encoding, seq, per_head = data.draw(
+        mixtures(backend, every, (4, 1, 9), (False, True), most=5), label="encoding, S, per head"
+    )
     text = data.draw(texts(WHOLE, exact=False), label="text")
-    seq = data.draw(st.sampled_from(few(backend, (4, 1, 9))), label="S")
-    per_head = data.draw(st.booleans(), label="per head") and not compiles(backend)
     layer = at.AttendreLayer(
         at.KeyValueMemory(12, per_head=per_head), causal=True, encoding=encoding
     )
@@ -77,7 +71,7 @@ def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataOb
 
     SPEC, row 2 and laws: MT(M=S, N=0) = independent chunks.
     """
-    causal = data.draw(st.sampled_from(few(backend, (False, True))), label="causal")
+    causal = data.draw(st.booleans(), label="causal")
     text = data.draw(texts(STREAM, exact=False, padding=False), label="text")
     seq = STREAM.seq
     layer = at.AttendreLayer(at.KeyValueMemory(seq), causal=causal)
@@ -96,8 +90,9 @@ def test_documents_are_read_as_if_each_were_alone(backend: Any, data: st.DataObj
     Issue, build 7. For schemes in which distance alone counts.
     """
     choices = (at.RoPE(), at.NoPosition(), at.LMInfinite(2), at.ALiBi(), at.InCache())
-    encoding = data.draw(st.sampled_from(few(backend, choices)), label="encoding")
-    causal = data.draw(st.sampled_from(few(backend, (False, True))), label="causal")
+    encoding, causal = data.draw(
+        mixtures(backend, choices, (False, True)), label="encoding, causal"
+    )
     text = data.draw(texts(STREAM, exact=False, documents=3), label="text")
     queue = None if causal else at.DataOnlyMemory(12)
     layer = at.AttendreLayer(at.KeyValueMemory(13), queue, causal=causal, encoding=encoding)

@@ -13,14 +13,9 @@ from hypothesis import strategies as st
 import attendre_core as at
 from attendre_conformance import comparing
 from attendre_conformance.layer_cases import layer_and_text, layers_for
-from attendre_conformance.layer_running import (
-    LayerRunner,
-    assert_in_order,
-    by_index,
-    came_out,
-)
+from attendre_conformance.layer_running import LayerRunner, assert_in_order, by_index, came_out
 from attendre_conformance.options import law
-from attendre_conformance.running import compiles, few, from_numpy, kept, to_numpy
+from attendre_conformance.running import from_numpy, kept, mixtures, to_numpy
 from attendre_conformance.texts import STREAM, texts
 
 pytestmark = pytest.mark.attendre_profile("laws")
@@ -34,14 +29,14 @@ def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.Da
     SPEC, laws: chunking changes nothing.
     """
     text = data.draw(texts(STREAM, exact=False), label="text")
-    causal = data.draw(st.sampled_from(few(backend, (True, False))), label="causal")
+    lengths = (2, 5, 1, 12, 20)
+    causal, seq = data.draw(mixtures(backend, (True, False), lengths), label="causal, S")
     queue = None if causal else at.DataOnlyMemory(12)
     layer = at.AttendreLayer(
         at.KeyValueMemory(13, at.LFA()), queue, causal=causal, encoding=at.LMInfinite(4)
     )
     runner = LayerRunner(backend, layer)
     want = by_index(runner.run(text, STREAM.seq)[1], STREAM.length)
-    seq = data.draw(st.sampled_from(few(backend, (2, 1, 5, 12, 20))), label="S")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", at.ChunkTooLongWarning)
         outputs = runner.run(text, seq)[1]
@@ -57,8 +52,9 @@ def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.Dat
 
     SPEC, laws: chunking changes nothing for FIFO, always.
     """
-    sinks = data.draw(st.sampled_from(few(backend, (2, 0))), label="sinks")
-    size = data.draw(st.sampled_from(few(backend, (2, 4))), label="N")
+    sinks, size, seq = data.draw(
+        mixtures(backend, (2, 0), (2, 4), (2, 5, 1, 4), most=2), label="sinks, N, S"
+    )
     text = data.draw(texts(STREAM), label="text")
     layer = at.AttendreLayer(
         at.KeyValueMemory(5, at.AttentionSink(sinks)), at.DataOnlyMemory(size), encoding=at.ALiBi()
@@ -70,7 +66,6 @@ def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.Dat
         first, rest = read[:sinks], read[sinks:]
         want = sorted(first + rest[max(0, len(rest) - (5 - sinks)) :])
         assert row == want, f"row {b}: keeps {row}, expected {want}"
-    seq = data.draw(st.sampled_from(few(backend, (2, 1, 4, 5))), label="S")
     got = kept(to_numpy(backend, runner.read(text, seq)[0].kv))
     assert got == want_state, f"S={seq} keeps {got}, S={STREAM.seq} {want_state}"
 
@@ -83,7 +78,7 @@ def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     SPEC, row 16 and laws.
     """
     name, layer, text = data.draw(
-        layer_and_text(layers_for(backend), documents=0 if compiles(backend) else 2),
+        layer_and_text(layers_for(backend), documents=2),
         label="layer, text",
     )
     wide = STREAM.seq + 2
@@ -182,8 +177,7 @@ def test_state_carried_to_numpy_and_back(backend: Any, data: st.DataObject) -> N
     SPEC, laws: save, restore and go on = never stopped, bit for bit.
     """
     name, layer, text = data.draw(
-        layer_and_text(layers_for(backend), documents=0 if compiles(backend) else 2),
-        label="layer, text",
+        layer_and_text(layers_for(backend), documents=2), label="layer, text"
     )
     stop = data.draw(st.integers(0, 4), label="stop before chunk")
     runner = LayerRunner(backend, layer)

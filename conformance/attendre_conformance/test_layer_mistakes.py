@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_conformance.layer_running import (
-    LayerRunner,
-)
-from attendre_conformance.running import few, from_numpy, to_numpy
+from attendre_conformance.layer_running import LayerRunner
+from attendre_conformance.running import from_numpy, to_numpy
 from attendre_conformance.texts import STREAM, seeded_text
 
 pytestmark = pytest.mark.attendre_profile("laws")
@@ -110,6 +108,6 @@ def test_chunk_that_fits_does_not_warn(backend: Any) -> None:
     visible = replace(layer, kv_memory=at.KeyValueMemory(4, present="visible"))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        for spec, seq in few(backend, ((visible, 6), (layer, 4))):
+        for spec, seq in ((visible, 6), (layer, 4)):
             runner = LayerRunner(backend, spec)
             runner.step(runner.init(text, seq), text.chunks(seq)[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,7 @@ from attendre_conformance.oracle.positions import (
     t5_bucket,
 )
 from attendre_conformance.position_cases import SCHEMES, scheme_rule, table_for
-from attendre_conformance.running import from_numpy
+from attendre_conformance.running import compiles, from_numpy
 from attendre_conformance.texts import WHOLE, texts
 from attendre_core.positions import Pairing, alibi_slopes, bucket_of
 
@@ -34,11 +35,22 @@ BATCH, GROUPS, SHARE, QUERIES, SLOTS, DIM = options.rows, 2, 2, 3, 5, 8
 EVERY = {f"{family}-{n}": one for family in SCHEMES for n, one in enumerate(SCHEMES[family])}
 
 
-def logits_of(backend: Any, encoding: Any, arrays: tuple[Any, ...]) -> Any:
+@lru_cache(maxsize=64)
+def encoder(backend: Any, encoding: Any, compiled: bool) -> Any:
+    """Return a scheme as a function of arrays alone."""
+
+    def encode(query: Any, key: Any, where: Any, table: Any) -> Any:
+        return encoding.encode(query, key, Pairing(*where), table)
+
+    return backend.compile(encode) if compiled else encode
+
+
+def logits_of(backend: Any, encoding: Any, arrays: tuple[Any, ...], eager: bool = False) -> Any:
     """Apply a scheme to (query, key, positions and flags) and multiply: NumPy in and out."""
-    query, key, *rest = from_numpy(backend, arrays)
+    query, key, *where = from_numpy(backend, arrays)
     table = from_numpy(backend, table_for(encoding, GROUPS * SHARE))
-    encoded = encoding.encode(query, key, Pairing(*rest), table)
+    function = encoder(backend, encoding, compiles(backend) and not eager)
+    encoded = function(query, key, tuple(where), table)
     if encoded.logits is not None:
         return np.asarray(backend.to_numpy(encoded.logits))
     q, k = (np.asarray(backend.to_numpy(x)) for x in (encoded.query, encoded.key))
@@ -117,7 +129,8 @@ def test_sorted_keys_change_nothing(backend: Any, data: st.DataObject) -> None:
     encoding = at.LMInfinite(near)
     q, k, *rest = from_numpy(backend, arrays)
     encoded = encoding.encode(q, k, Pairing(*rest)._replace(key_sorted=True))
-    got, want = np.asarray(backend.to_numpy(encoded.logits)), logits_of(backend, encoding, arrays)
+    got = np.asarray(backend.to_numpy(encoded.logits))
+    want = logits_of(backend, encoding, arrays, eager=True)
     keys = key_valid[:, :, None, None, :] if per_head else key_valid[:, None, None, None, :]
     real = arrays[3][:, None, None, :, None] & keys
     comparing.assert_close(
@@ -157,7 +170,7 @@ def test_limits_of_lm_infinite(backend: Any, data: st.DataObject) -> None:
     arrays = data.draw(pairings(), label="pairs")
     real = arrays[3][:, None, None, :, None] & arrays[5][:, None, None, None, :]
     for one, two in ((at.LMInfinite(100), at.RoPE()), (at.LMInfinite(0), at.NoPosition())):
-        got, want = logits_of(backend, one, arrays), logits_of(backend, two, arrays)
+        got, want = (logits_of(backend, scheme, arrays, eager=True) for scheme in (one, two))
         comparing.assert_close(
             np.where(real, got, 0), np.where(real, want, 0), f"{one} against {two}", scale=5
         )
@@ -281,6 +294,9 @@ def test_learned_positions_look_rows_up(backend: Any, data: st.DataObject) -> No
     comparing.assert_same(got, want, f"{learned} at {places}")
 
 
+BEYOND: tuple[tuple[int, Any], ...] = ((6, "last"), (4, "wrap"))
+
+
 @law()
 @given(data=st.data())
 def test_learned_positions_give_full_attention(backend: Any, data: st.DataObject) -> None:
@@ -289,8 +305,9 @@ def test_learned_positions_give_full_attention(backend: Any, data: st.DataObject
     SPEC, laws and row 34.
     """
     text = data.draw(texts(WHOLE, exact=False), label="text")
-    learned = at.LearnedPositions(6)
-    table = np.random.default_rng(0).standard_normal((6, WHOLE.head_dim)).astype(np.float32)
+    length, beyond = data.draw(st.sampled_from(BEYOND), label="rows of the table, beyond")
+    learned = at.LearnedPositions(length, beyond)
+    table = np.random.default_rng(0).standard_normal((length, WHOLE.head_dim)).astype(np.float32)
     where = np.where(text.valid, text.position, 0).astype(np.int32)
     added = np.asarray(backend.to_numpy(learned.embed(*from_numpy(backend, (table, where)))))[
         :, :, None, :
@@ -302,7 +319,10 @@ def test_learned_positions_give_full_attention(backend: Any, data: st.DataObject
     }
     _, outputs = LayerRunner(backend, layer).run(text.but(**fields), WHOLE.seq)
     for b in range(WHOLE.batch):
-        rows = np.stack([table[min(int(p), 5)] for p in where[b]]).astype(np.float64)[:, None, :]
+        number = [
+            int(p) % length if beyond == "wrap" else min(int(p), length - 1) for p in where[b]
+        ]
+        rows = table[number].astype(np.float64)[:, None, :]
         want = full_attention(
             text.query[b] + rows, text.key[b] + rows, text.value[b], where[b], text.valid[b]
         )

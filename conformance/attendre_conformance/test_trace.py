@@ -65,7 +65,7 @@ def traced(backend: Any, layer: Any, text: Text) -> Any:
 
 def draw_trace(backend: Any, data: st.DataObject) -> tuple[str, Any, Text, Any, Any]:
     """Draw a layer and a text, and run both sides."""
-    name = data.draw(st.sampled_from(few(backend, list(TRACED), 2)), label="layer")
+    name = data.draw(st.sampled_from(few(backend, list(TRACED), 3)), label="layer")
     text = data.draw(texts(STREAM), label="text")
     want, gap = replay(TRACED[name], text)
     assume(gap >= comparing.NEAR)

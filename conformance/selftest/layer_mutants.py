@@ -128,21 +128,21 @@ LAYER_MUTANTS = (
         STACK,
         "state, out = self._through(state, blocks, flow, i + 1, False)",
         "state, out = self._through(state, blocks, flow, i + 2, False)",
-        "test_stack_laws.py::test_large_stack_is_an_ordinary_transformer[pre]",
+        "test_stack_attention.py::test_large_stack_is_an_ordinary_transformer[pre]",
     ),
     Mutant(
         "a block adds attention to the present input, not to the one that waited",
         STACK,
         "blocks[i].finish(out.value, out.carry),",
         "blocks[i].finish(out.value, flow.x),",
-        "test_stack_laws.py::test_small_stack_equals_oracle",
+        "test_stack_attention.py::test_small_stack_equals_oracle",
     ),
     Mutant(
         "outputs are put at their position instead of their place in the input",
         STACK,
         "xp.where(out.valid, out.metadata[0], aside)",
         "xp.where(out.valid, out.position, aside)",
-        "test_stack_laws.py::test_run_gives_every_position_back_in_its_place",
+        "test_stack_run.py::test_run_gives_every_position_back_in_its_place",
     ),
     # positions
     Mutant(
