@@ -86,7 +86,9 @@ def continue_rows(
                 continue
             rows[row].append(token)
             if on_token is not None:
-                on_token(row, token, ending.text(rows[row]))
+                # The last bytes may be the beginning of a character that is not there yet.
+                so_far = ending.text(rows[row]).rstrip("\N{REPLACEMENT CHARACTER}")
+                on_token(row, token, so_far)
             active[row] = not ending.stopped(rows[row])
         if not active.any() or step + 1 == ending.limit:
             break
