@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
 from attendre_core.backend import Array
-from attendre_core.errors import ConfigError
+from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.positions.base import Encoding
 from attendre_core.zoo.config import RawConfig
 
@@ -77,6 +77,14 @@ class Part:
     head_dim: int
     vocabulary: int
     context: int | None
+
+    def __post_init__(self) -> None:
+        if self.heads % self.kv_heads:
+            raise CheckpointError(
+                f"{type(self).__name__}: {self.heads} query heads and {self.kv_heads} K/V heads, "
+                "expected a whole number of query heads for each K/V head. Check that config.json "
+                "belongs to this checkpoint."
+            )
 
     @property
     def causal(self) -> bool:

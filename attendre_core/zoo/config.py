@@ -153,20 +153,20 @@ class RawConfig:
             # clamps distances.
             scaling = None
         elif kind == "linear":
-            scaling = Interpolation(settings.number("factor"))
+            scaling = Interpolation(settings.number("factor", above=0.0))
         elif kind == "yarn":
             for name, usual in (("attention_factor", None), ("mscale", None), ("truncate", True)):
                 if settings.values.get(name, usual) != usual:
                     raise settings._refused(name, settings.values[name], "YaRN without it")
             scaling = YaRN(
-                settings.number("factor"),
+                settings.number("factor", above=0.0),
                 settings.size("original_max_position_embeddings", trained),
                 settings.number("beta_fast", 32.0, above=0.0),
                 settings.number("beta_slow", 1.0, above=0.0),
             )
         elif kind == "llama3":
             scaling = Llama3Scaling(
-                settings.number("factor"),
+                settings.number("factor", above=0.0),
                 settings.size("original_max_position_embeddings", trained),
                 settings.number("low_freq_factor", 1.0),
                 settings.number("high_freq_factor", 4.0),

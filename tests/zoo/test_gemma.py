@@ -209,12 +209,15 @@ def test_configurations_as_they_were_first_published():
         ("query_pre_attn_scalar", 0),
         ("query_pre_attn_scalar", 10**400),
         ("sliding_window", -3),
+        ("factor", -1.0),
         ("layer_types", ["full_attention"]),
     ],
 )
 def test_a_hostile_configuration_is_refused(name, value, randomised, saved):
     folder = saved(instance("mixed", randomised))
     config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    inner = config["rope_parameters"]["full_attention"] if name == "factor" else config
+    inner[name] = value
+    (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(at.CheckpointError, match=name):
         at.load(folder)

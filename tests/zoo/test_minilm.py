@@ -63,6 +63,7 @@ def test_states_and_embeddings_of_sentences_equal_transformers(
 ):
     model = at.load(folder, backend=library)
     rows = [tokens_of(text) for text in SENTENCES]
+    assert [model.tokens(text) for text in [*SENTENCES, LONG]] == [*rows, tokens_of(LONG)]
     got = np.asarray(model.backend.to_numpy(model.encode(rows)))
     mine = []
     for number, row in enumerate(rows):

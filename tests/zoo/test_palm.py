@@ -179,3 +179,13 @@ def test_a_falcon_of_another_kind_is_refused(randomised, saved):
         (folder / "config.json").write_text(json.dumps({**config, **change}))
         with pytest.raises(at.CheckpointError, match="Falcon-RW is not supported"):
             at.load(folder)
+
+
+@pytest.mark.parametrize("name", ["cohere-gqa-qk-norm", "falcon-40b"])
+def test_heads_that_cannot_be_grouped_are_refused(name, randomised, saved):
+    folder = saved(instance(name, randomised))
+    config = json.loads((folder / "config.json").read_text())
+    changed = {**config, "num_key_value_heads": 4, "num_kv_heads": 4}
+    (folder / "config.json").write_text(json.dumps(changed))
+    with pytest.raises(at.CheckpointError, match="6 query heads and 4 K/V heads"):
+        at.load(folder)
