@@ -7,6 +7,7 @@ from attendre_torch.adapter import backend
 
 if TYPE_CHECKING:
     from attendre_torch.attention import AttendreAttention, AttentionOutput
+    from attendre_torch.hugging_face import TransformersModel, from_transformers
     from attendre_torch.states import detach
     from attendre_torch.streaming import Streaming
     from attendre_torch.trainable import Segment, TrainableModel
@@ -16,6 +17,7 @@ __getattr__ = lazy_names(
     globals(),
     {
         "attendre_torch.attention": ("AttendreAttention", "AttentionOutput"),
+        "attendre_torch.hugging_face": ("TransformersModel", "from_transformers"),
         "attendre_torch.states": ("detach",),
         "attendre_torch.streaming": ("Streaming",),
         "attendre_torch.trainable": ("Segment", "TrainableModel"),
@@ -28,6 +30,8 @@ __all__ = [
     "Segment",
     "Streaming",
     "TrainableModel",
+    "TransformersModel",
     "backend",
     "detach",
+    "from_transformers",
 ]

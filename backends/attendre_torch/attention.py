@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -16,13 +15,14 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from attendre_core import checks
-from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
+from attendre_core.layer.making import head_sizes, layer_of, table_shape
 from attendre_core.memory.data_only import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.policies import Policy
-from attendre_core.positions import Encoding, NoPosition, T5Bias
+from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig
+from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.reading import read_in_chunks
 from attendre_torch.states import detach
 
@@ -116,8 +116,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         self.dim, self.heads = dim, heads
-        self.kv_heads, self.head_dim = _head_sizes(dim, heads, kv_heads, head_dim)
-        self.layer = _layer_of(memory, policy, q_memory, top_k, causal, encoding)
+        self.kv_heads, self.head_dim = head_sizes(dim, heads, kv_heads, head_dim)
+        self.layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         self.detach_state, self.checkpoint = detach, checkpoint
 
         def linear(rows: int, columns: int) -> nn.Linear:
@@ -127,7 +127,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         self.key = linear(dim, self.kv_heads * self.head_dim)
         self.value = linear(dim, self.kv_heads * self.head_dim)
         self.out = linear(heads * self.head_dim, dim)
-        table = _table_shape(encoding, heads)
+        table = table_shape(encoding, heads)
         if table is not None:
             self.table = nn.Parameter(torch.zeros(table, device=device, dtype=dtype))
         else:
@@ -168,7 +168,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
             Of keys, values and queries: that of autocast where it is on, or of the parameters.
         """
         weight = self.key.weight
-        kind = _working_dtype(weight) if dtype is None else dtype
+        kind = working_dtype(weight) if dtype is None else dtype
         layer = self.layer
         state = replace(layer, q_memory=None).init(
             batch, self.heads, self.kv_heads, self.head_dim, None, "torch", kind, weight.device,
@@ -276,13 +276,13 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
 
     def flush(self, state: LayerState) -> tuple[AttentionOutput, LayerState]:
         """Let all waiting queries attend at once: the last N positions, in order."""
-        with _without_autocast(state.kv.key):
+        with without_autocast(state.kv.key):
             state, out = self.layer.flush(state, encoding_params=self.table)
         return self._finished(out), state
 
     def drain(self, state: LayerState, chunk: int) -> tuple[AttentionOutput, LayerState]:
         """Do what `flush` does, ``chunk`` queries at a time, in less memory."""
-        with _without_autocast(state.kv.key):
+        with without_autocast(state.kv.key):
             state, out = self.layer.drain(state, chunk, encoding_params=self.table)
         return self._finished(out), state
 
@@ -330,86 +330,14 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
             key=self.key(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
             value=self.value(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
         )
-        with _without_autocast(x):
+        with without_autocast(x):
             state, out = self.layer.step(state, chunk, encoding_params=self.table, donate=donate)
         return self._finished(out), state
 
     def _finished(self, out: LayerOutput) -> AttentionOutput:
         """Mix the heads; what is not real stays zero, whatever the bias."""
-        merged = out.value.flatten(2).to(_working_dtype(self.out.weight))
+        merged = out.value.flatten(2).to(working_dtype(self.out.weight))
         y = self.out(merged)
         if self.out.bias is not None:
             y = torch.where(out.valid[:, :, None], y, torch.zeros_like(y))
         return AttentionOutput(y, out.carry, out.position, out.valid, out.document, out.metadata)
-
-
-def _working_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype in which linear maps compute: that of autocast, or of the parameters."""
-    kind = weight.device.type
-    autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
-    if autocast and weight.dtype != torch.float64:
-        working: torch.dtype = torch.get_autocast_dtype(kind)
-        return working
-    own: torch.dtype = weight.dtype
-    return own
-
-
-def _without_autocast(like: Tensor) -> Any:
-    """Turn autocast off: it would make logits and scores in half precision."""
-    kind = like.device.type
-    if not torch.amp.is_autocast_available(kind):
-        return nullcontext()
-    return torch.autocast(kind, enabled=False)
-
-
-def _head_sizes(
-    dim: int, heads: int, kv_heads: int | None, head_dim: int | None
-) -> tuple[int, int]:
-    where = "AttendreAttention"
-    for name, number in (("dim", dim), ("heads", heads)):
-        checks.whole_number(where, name, number, least=1, hint="It is a length of an axis.")
-    if head_dim is None:
-        if dim % heads:
-            raise ConfigError(
-                f"{where}: dim {dim} does not divide into {heads} heads. Give head_dim, or "
-                f"another number of heads."
-            )
-        head_dim = dim // heads
-    kv_heads = heads if kv_heads is None else kv_heads
-    checks.whole_number(where, "kv_heads", kv_heads, least=1, hint="None takes one a head.")
-    if heads % kv_heads:
-        raise ConfigError(
-            f"{where}: {heads} heads over {kv_heads} K/V heads, expected a multiple. Each K/V "
-            "head serves the same number of query heads."
-        )
-    return kv_heads, head_dim
-
-
-def _layer_of(
-    memory: KeyValueMemory | MemoryConfig | int,
-    policy: Policy | None,
-    q_memory: DataOnlyMemory | int | None,
-    top_k: int | None,
-    causal: bool,
-    encoding: Encoding,
-) -> AttendreLayer:
-    if policy is not None and not isinstance(memory, int):
-        raise ConfigError(
-            f"AttendreAttention: policy is {policy!r}, but memory brings one of its own, "
-            f"{memory.policy!r}. Give the policy only beside a size."
-        )
-    if isinstance(memory, MemoryConfig):
-        q_memory = memory.q_memory() if q_memory is None else q_memory
-        top_k = memory.top_k if top_k is None else top_k
-        memory = memory.kv_memory()
-    elif isinstance(memory, int):
-        memory = KeyValueMemory(memory) if policy is None else KeyValueMemory(memory, policy)
-    if isinstance(q_memory, int):
-        q_memory = DataOnlyMemory(q_memory) if q_memory else None
-    return AttendreLayer(memory, q_memory, top_k, causal, encoding)
-
-
-def _table_shape(encoding: Encoding, heads: int) -> tuple[int, int] | None:
-    """Return the shape of an encoding's learned table, if it has one."""
-    inner = getattr(encoding, "inner", encoding)
-    return (inner.buckets, heads) if isinstance(inner, T5Bias) else None

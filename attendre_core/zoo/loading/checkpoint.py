@@ -144,7 +144,8 @@ def _fits(tensor: Tensor, given: tuple[int, ...]) -> bool:
 
 def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
     """Hand an array over to the library, shared with the file where nothing has to change."""
-    array = np.require(array, requirements="A")  # a careless writer may have packed it tightly
+    if isinstance(array, np.ndarray):  # a model in memory hands over the library's own arrays
+        array = np.require(array, requirements="A")  # a careless writer may have packed it tightly
     share = backend.share
     if share is None:
         if stored == "bfloat16":

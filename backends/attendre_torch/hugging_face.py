@@ -1,0 +1,243 @@
+"""A model of transformers that is in memory already, read through memories of fixed size.
+
+Nothing of transformers is imported or changed: its configuration says what the model is, its
+``state_dict`` holds the weights, and these are shared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from attendre_core.backend import backend
+from attendre_core.checks import dtype_name
+from attendre_core.errors import CheckpointError, ConfigError
+from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params
+from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.generation import OnToken
+from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
+from attendre_core.zoo.model import Model
+from attendre_core.zoo.registry import architecture_of
+from attendre_torch.generation_config import end_tokens, new_tokens, wishes_of
+
+__all__ = ["TransformersModel", "from_transformers"]
+
+
+def from_transformers(
+    model: Any,
+    memory: MemoryConfig | None = None,
+    *,
+    tokenizer: Any = None,
+    attention: Literal["causal", "prefix"] | None = None,
+) -> TransformersModel:
+    """Read through memories with a model that transformers has loaded.
+
+    Parameters
+    ----------
+    model
+        A ``PreTrainedModel`` of a type that `attendre_core.zoo` knows, e.g. Llama, Mistral,
+        Qwen2, Qwen3, Gemma 3, T5 or BERT. transformers 5.0 up to, not including, 6 is tested.
+    memory
+        Sizes and policy, e.g. from `preset`; None is full attention.
+    tokenizer
+        Of transformers, for text in and out; None = token ids only.
+    attention
+        ``"prefix"`` lets a decoder read its prompt in both directions.
+
+    Returns
+    -------
+    TransformersModel
+        A `Model` whose parameters are those of ``model``, not copies: train one and the other
+        has changed, too. It writes as ``model.generation_config`` says.
+
+    Raises
+    ------
+    CheckpointError
+        The type of model is not known, or its weights are not plain tensors (quantised,
+        offloaded, wrapped).
+    """
+    checkpoint = _LoadedModel(model)
+    architecture = architecture_of(checkpoint.config)
+    # The tensors are there: nothing is converted on their way into the parameters.
+    torch_as_it_is = replace(backend("torch"), share=_as_it_is)
+    try:
+        params, dtype = load_parameters(
+            checkpoint, architecture, torch_as_it_is, "auto", progress=False
+        )
+    except CheckpointError as error:
+        raise CheckpointError(
+            f"from_transformers: {checkpoint.where} does not hold what the architecture needs. "
+            "Pass the class with its output head, such as LlamaForCausalLM, with weights that "
+            f"are neither quantised nor wrapped. ({error})"
+        ) from error
+    return TransformersModel(
+        architecture,
+        params,
+        memory=memory,
+        dtype=dtype,
+        tokenizer=None if tokenizer is None else _Tokenizer(tokenizer),
+        attention=attention,
+        generation_config=getattr(model, "generation_config", None),
+    )
+
+
+class TransformersModel(Model):
+    """A `Model` that shares its parameters with one of transformers; made by `from_transformers`.
+
+    Attributes
+    ----------
+    generation_config
+        The model's own; `generate` follows it. None for models that write nothing.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        params: Params,
+        *,
+        memory: MemoryConfig | None,
+        dtype: str,
+        tokenizer: Any = None,
+        attention: Literal["causal", "prefix"] | None = None,
+        generation_config: Any = None,
+    ) -> None:
+        super().__init__(
+            architecture, params, memory=memory, library="torch", dtype=dtype,
+            tokenizer=tokenizer, attention=attention,
+        )  # fmt: skip
+        self.generation_config = generation_config
+        self._end: tuple[int, ...] | None = None
+
+    @property
+    def end(self) -> tuple[int, ...]:
+        """Token ids that end a text: those of ``generation_config``, unless they were set here."""
+        if self._end is not None:
+            return self._end
+        if self.generation_config is None:
+            return self.architecture.end
+        return end_tokens(self.generation_config)
+
+    @end.setter
+    def end(self, tokens: tuple[int, ...]) -> None:
+        self._end = tuple(tokens)
+
+    def with_memory(self, memory: MemoryConfig | None) -> TransformersModel:
+        """Return the same model, parameters shared, with another memory or none."""
+        return TransformersModel(
+            self.architecture, self.params, memory=memory, dtype=self.dtype,
+            tokenizer=self.tokenizer, attention=self.attention,
+            generation_config=self.generation_config,
+        )  # fmt: skip
+
+    def generate(
+        self,
+        prompt: Any,
+        max_new_tokens: int | None = None,
+        *,
+        temperature: float | None = None,
+        top_p: float | None = None,
+        top_k: int | None = None,
+        seed: int = 0,
+        beams: int | None = None,
+        length_penalty: float | None = None,
+        stop: Sequence[str] | None = None,
+        on_token: OnToken | None = None,
+    ) -> Any:
+        """Continue a prompt, or answer it, as `Model.generate` does.
+
+        What is None is taken from ``generation_config``: ``max_new_tokens`` (or ``max_length``,
+        the prompt included; 20 if neither is set), ``do_sample`` with ``temperature``,
+        ``top_p`` and ``top_k``, ``num_beams``, ``length_penalty``, ``stop_strings``,
+        ``eos_token_id``. A temperature of 0 turns drawing off.
+
+        Raises
+        ------
+        ConfigError
+            The configuration asks for something that cannot be done here, such as a repetition
+            penalty; the message says how to go on without it.
+        """
+        never = self.architecture.never if isinstance(self.architecture, EncoderDecoder) else ()
+        own = wishes_of(self.generation_config, never)
+        if temperature == 0 or (temperature is None and (beams or 1) > 1):
+            own = own._replace(temperature=0.0, top_p=1.0, top_k=None)
+        given: dict[str, Any] = {
+            "temperature": temperature, "top_p": top_p, "top_k": top_k, "beams": beams,
+            "length_penalty": length_penalty, "stop": None if stop is None else tuple(stop),
+        }  # fmt: skip
+        chosen = own._replace(**{name: v for name, v in given.items() if v is not None})
+        if max_new_tokens is None:
+            max_new_tokens = new_tokens(self.generation_config, lambda: self._read_before(prompt))
+        return super().generate(
+            prompt, max_new_tokens, **chosen._asdict(), seed=seed, on_token=on_token
+        )
+
+    def _read_before(self, prompt: Any) -> int:
+        """Return how many tokens ``max_length`` counts before the first new one."""
+        if isinstance(self.architecture, EncoderDecoder):
+            return 1
+        return max(len(row) for row in self._rows("generate", prompt))
+
+
+class _LoadedModel:
+    """The weights and the configuration of a model in memory, as a loader sees a checkpoint."""
+
+    def __init__(self, model: Any) -> None:
+        self.where = type(model).__name__
+        if not (hasattr(model, "state_dict") and hasattr(model, "config")):
+            raise ConfigError(
+                f"from_transformers: model is a {self.where}, expected a loaded model of "
+                "transformers, with config and state_dict."
+            )
+        self.config = RawConfig(model.config.to_dict(), f"config of {self.where}")
+        self._tensors: dict[str, Tensor] = {
+            name: tensor
+            for name, tensor in model.state_dict().items()
+            if isinstance(tensor, Tensor) and tensor.is_floating_point()
+        }
+        _check_device(self.where, self._tensors)
+
+    def shape(self, name: str) -> tuple[int, ...] | None:
+        """Return the shape of a tensor; None if there is no such tensor."""
+        found = self._tensors.get(name)
+        return None if found is None else tuple(found.shape)
+
+    def read(self, name: str) -> Stored:
+        """Return a tensor, the very one."""
+        tensor = self._tensors[name]
+        return Stored(tensor, dtype_name(tensor.dtype))
+
+
+class _Tokenizer:
+    """A tokenizer of transformers in the words of the zoo."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def encode(self, text: str) -> list[int]:
+        """Turn a text into token ids, special ones included."""
+        return [int(token) for token in self._inner.encode(text)]
+
+    def decode(self, tokens: list[int]) -> str:
+        """Turn token ids into text, special ones left out."""
+        return str(self._inner.decode(tokens, skip_special_tokens=True))
+
+
+def _as_it_is(tensor: Tensor, dtype: str | None = None) -> Tensor:
+    return tensor
+
+
+def _check_device(where: str, tensors: dict[str, Tensor]) -> None:
+    """Refuse weights that lie elsewhere than new tensors are made."""
+    found = {str(tensor.device) for tensor in tensors.values()}
+    expected = str(torch.get_default_device())
+    if found - {expected}:
+        raise ConfigError(
+            f"from_transformers: the weights of {where} are on {', '.join(sorted(found))}, but "
+            f"new tensors are made on {expected}. Put the whole model on one device and call "
+            "torch.set_default_device with it first."
+        )
