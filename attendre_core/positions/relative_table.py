@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.ops.lookup import take_rows
 from attendre_core.positions.base import Encoded, Encoding, Pairing
@@ -102,9 +102,19 @@ def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array
     """Turn (offsets, heads) and (batch, 1 or G, queries, slots) into a bias of five axes."""
     xp = backend_of(by_offset).xp
     batch, sides, queries, slots = offset.shape
-    picked = take_rows(by_offset, xp.astype(offset, xp.int32))
-    picked = xp.reshape(picked, (batch, sides, queries, slots, heads, group))
     if sides == 1:
-        return xp.permute_dims(picked[:, 0, ...], (0, 3, 4, 1, 2))
-    own = [picked[:, g, :, :, g, :] for g in range(sides)]
-    return xp.permute_dims(xp.stack(own, axis=1), (0, 1, 4, 2, 3))
+        picked = take_rows(by_offset, xp.astype(offset[:, 0, ...], xp.int32))
+        picked = xp.reshape(picked, (batch, queries, slots, heads, group))
+        return xp.permute_dims(picked, (0, 3, 4, 1, 2))
+    # Each head looks up in its own column, whatever the others do.
+    columns = xp.permute_dims(by_offset, (1, 0))
+    columns = xp.reshape(columns, (1, heads, group, 1, by_offset.shape[0]))
+    columns = xp.broadcast_to(columns, (batch, heads, group, queries, by_offset.shape[0]))
+    index = xp.astype(offset, _index_dtype(offset))[:, :, None, ...]
+    index = xp.broadcast_to(index, (batch, heads, group, queries, slots))
+    return xp.take_along_axis(columns, index, axis=-1)
+
+
+def _index_dtype(array: Array) -> Any:
+    """Return the dtype in which this library wants indices."""
+    return backend_of(array).xp.argsort(numbers(1, array)).dtype
