@@ -14,7 +14,7 @@ from attendre_core.positions.window import Window
 from attendre_core.zoo.architecture import Cross, Params, Part
 from attendre_core.zoo.stacks import compiled
 
-__all__ = ["full_pass"]
+__all__ = ["full_encoding", "full_pass", "layer_program"]
 
 #: Queries are taken this many at a time, so that the logits stay small.
 _BLOCK = 512
@@ -50,18 +50,26 @@ def full_pass(
     x = part.embed(params, tokens, position)
     entries = []
     for i in range(part.layers):
-        encoding = part.encoding(i)
-        window = part.window(i)
-        encoding = encoding if window is None else Window(window, encoding)
-        run = _program(library, part, encoding, causal)
+        run = layer_program(library, part, full_encoding(part, i), causal)
         cross = None if crosses is None else crosses[i]
         x, key, value = run(params["layers"][i], x, position, valid, cross)
         entries.append((key, value))
     return part.final(params, x), entries
 
 
+def full_encoding(part: Part, layer: int) -> Encoding:
+    """Return the position scheme of a layer with its window."""
+    encoding, window = part.encoding(layer), part.window(layer)
+    return encoding if window is None else Window(window, encoding)
+
+
 @lru_cache(maxsize=256)
-def _program(library: str, part: Part, encoding: Encoding, causal: bool) -> Callable[..., Any]:
+def layer_program(library: str, part: Part, encoding: Encoding, causal: bool) -> Callable[..., Any]:
+    """Return ``run(params, x, position, valid, cross)``: one layer, compiled if that pays.
+
+    It returns the output of the layer, (batch, length, dim), and its keys and values.
+    """
+
     def run(params: Params, x: Array, position: Array, valid: Array, cross: Cross | None) -> Any:
         query, key, value = part.project(params, x, position)
         blocks = []

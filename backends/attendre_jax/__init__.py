@@ -14,6 +14,8 @@ from attendre_jax.adapter import backend
 if TYPE_CHECKING:
     from attendre_jax.attention import AttendreAttention
     from attendre_jax.chunks import joined_chunks, split_chunks
+    from attendre_jax.models import ModelFunctions
+    from attendre_jax.parameters import flat_parameters, nested_parameters, random_parameters
     from attendre_jax.scanning import chunked_attention, compiled_step, scan_chunks
 
 # Imported when first asked for.
@@ -22,6 +24,12 @@ _named = lazy_names(
     {
         "attendre_jax.attention": ("AttendreAttention",),
         "attendre_jax.chunks": ("joined_chunks", "split_chunks"),
+        "attendre_jax.models": ("ModelFunctions",),
+        "attendre_jax.parameters": (
+            "flat_parameters",
+            "nested_parameters",
+            "random_parameters",
+        ),
         "attendre_jax.scanning": ("chunked_attention", "compiled_step", "scan_chunks"),
     },
 )
@@ -37,10 +45,14 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "AttendreAttention",
+    "ModelFunctions",
     "backend",
     "chunked_attention",
     "compiled_step",
+    "flat_parameters",
     "joined_chunks",
+    "nested_parameters",
+    "random_parameters",
     "scan_chunks",
     "split_chunks",
 ]

@@ -1,0 +1,197 @@
+"""Equal layers of a model in one scan, so that compiling takes as long for fifty as for one.
+
+Neighbouring layers with the same specification and the same shapes of parameters form a *run*.
+Parameters and states of a run have its layers on a new first axis.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from attendre_core.backend import Array
+from attendre_core.layer.stack import Flow, Stack
+from attendre_core.zoo.architecture import Params, Part
+from attendre_core.zoo.stacks import ModelBlock
+
+__all__ = ["Run", "drained_runs", "runs_of", "stacked_params", "started_runs", "through_runs"]
+
+
+class Run(NamedTuple):
+    """Layers ``start`` to before ``stop``, all of the same kind."""
+
+    kind: Any
+    start: int
+    stop: int
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a single layer, which has no axis for layers."""
+        return self.stop - self.start == 1
+
+
+def runs_of(kinds: Sequence[Any], params: Params, *, scan: bool) -> list[Run]:
+    """Group neighbouring layers of one kind; without ``scan`` each stays alone.
+
+    Parameters
+    ----------
+    kinds
+        What a layer must share with its neighbours, for each layer: a specification.
+    """
+
+    def shared(number: int) -> Any:
+        leaves, shape = jax.tree.flatten(params["layers"][number])
+        sizes = tuple((leaf.shape, str(leaf.dtype)) for leaf in leaves)
+        return kinds[number], shape, sizes, None if scan else number
+
+    runs = []
+    for _, group in groupby(range(len(kinds)), key=shared):
+        numbers = list(group)
+        runs.append(Run(kinds[numbers[0]], numbers[0], numbers[-1] + 1))
+    return runs
+
+
+def stacked_params(runs: Sequence[Run], params: Params) -> list[Params]:
+    """Return the parameters of each run."""
+    return [_stacked(params["layers"][run.start : run.stop]) for run in runs]
+
+
+def _stacked(trees: Sequence[Any]) -> Any:
+    if len(trees) == 1:
+        return trees[0]
+    return jax.tree.map(lambda *leaves: jnp.stack(leaves), *trees)
+
+
+def started_runs(runs: Sequence[Run], init: Callable[[Any], Any]) -> list[Any]:
+    """Make the empty state of each run; ``init(layer)`` makes that of one layer."""
+
+    def state(run: Run) -> Any:
+        one = init(run.kind)
+        if run.alone:
+            return one
+        count = run.stop - run.start
+        return jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (count, *leaf.shape)), one)
+
+    return [state(run) for run in runs]
+
+
+def through_runs(
+    part: Part,
+    runs: Sequence[Run],
+    params: Sequence[Params],
+    states: Sequence[Any],
+    flow: Flow,
+) -> tuple[list[Any], Flow]:
+    """Send a chunk through all layers over their memories."""
+    after = []
+    for run, own, state in zip(runs, params, states, strict=True):
+        state, flow = _through(part, run, own, state, flow, None)
+        after.append(state)
+    return after, flow
+
+
+def _through(
+    part: Part, run: Run, params: Params, state: Any, flow: Flow, below: Array | None
+) -> tuple[Any, Flow]:
+    """Send a chunk through the layers of one run, those up to number ``below`` left out."""
+    stack = Stack((run.kind,))
+
+    def step(state: Any, params: Params, flow: Flow) -> tuple[Any, Flow]:
+        state, flow, _ = stack.step_layer(0, state, ModelBlock(part, params), flow, False)
+        return state, flow
+
+    if run.alone:
+        return step(state, params, flow)
+
+    def one(flow: Flow, layer: tuple[Array, Params, Any]) -> tuple[Flow, Any]:
+        number, own, state = layer
+        if below is None:
+            state, flow = step(state, own, flow)
+            return flow, state
+
+        def skip(state: Any, own: Params, flow: Flow) -> tuple[Any, Flow]:
+            return state, flow
+
+        state, flow = jax.lax.cond(number > below, step, skip, state, own, flow)
+        return flow, state
+
+    numbers = jnp.arange(run.stop - run.start)
+    flow, after = jax.lax.scan(one, flow, (numbers, params, state))
+    return after, flow
+
+
+def drained_runs(
+    part: Part,
+    runs: Sequence[Run],
+    params: Sequence[Params],
+    states: Sequence[Any],
+    length: int | None,
+) -> tuple[list[Any], list[Flow]]:
+    """Let everything that waits come out, from the input upwards.
+
+    Parameters
+    ----------
+    length
+        Positions at a time; None is all of a layer at once.
+
+    Returns
+    -------
+    states
+        With empty Q memories.
+    flows
+        In order, (batch, n, ...).
+    """
+    states, flows = list(states), []
+    for number, run in enumerate(runs):
+        if run.kind.q_memory is None:
+            continue
+        pieces = run.kind.delay if length is None else length
+        above = slice(number + 1, None)
+        rest = (runs[above], params[above])
+
+        def empty(
+            layer: Array | None,
+            mine: Any,
+            higher: list[Any],
+            number: int = number,
+            run: Run = run,
+            pieces: int = pieces,
+            rest: Any = rest,
+        ) -> tuple[Any, list[Any], list[Flow]]:
+            """Empty one layer of the run and send what comes out through those above it."""
+            own, state = params[number], mine
+            if layer is not None:
+                own, state = jax.tree.map(lambda leaf: leaf[layer], (own, mine))
+            block = ModelBlock(part, own)
+            state, out = Stack((run.kind,)).empty_layer(0, state, block, pieces)
+            if layer is None:
+                mine = state
+            else:
+                mine = jax.tree.map(lambda leaf, new: leaf.at[layer].set(new), mine, state)
+            finished = []
+            for flow in out:
+                if layer is not None:
+                    mine, flow = _through(part, run, params[number], mine, flow, layer)
+                higher, flow = through_runs(part, rest[0], rest[1], higher, flow)
+                finished.append(flow)
+            return mine, higher, finished
+
+        if run.alone:
+            states[number], states[above], out = empty(None, states[number], states[above])
+            flows += out
+            continue
+
+        def body(carry: Any, layer: Array, empty: Callable[..., Any] = empty) -> tuple[Any, Any]:
+            mine, higher, out = empty(layer, *carry)
+            return (mine, higher), out
+
+        start = (states[number], states[above])
+        count = run.stop - run.start
+        (states[number], states[above]), out = jax.lax.scan(body, start, jnp.arange(count))
+        for i in range(count):
+            flows += [jax.tree.map(lambda leaf, i=i: leaf[i], piece) for piece in out]
+    return states, flows
