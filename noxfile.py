@@ -215,6 +215,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
-    """Measure ratios: LM-Infinite against RoPE, gathering against a threshold, top K or not."""
-    python = shared(session, "frameworks") / "python"
-    session.run(str(python), "benchmarks/ratios.py", *session.posargs, external=True)
+    """Measure ratios: `attendre bench`, and position schemes against each other."""
+    programs = shared(session, "frameworks")
+    session.run(str(programs / "attendre"), "bench", *session.posargs, external=True)
+    session.run(str(programs / "python"), "benchmarks/ratios.py", external=True)
