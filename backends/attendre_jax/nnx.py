@@ -122,8 +122,8 @@ class Streaming(nnx.Module):  # type: ignore[misc]
         state: LayerState = jax.tree.unflatten(self._shape, [leaf[...] for leaf in self._leaves])
         return state
 
-    @state.setter
-    def state(self, new: LayerState) -> None:
+    def set_state(self, new: LayerState) -> None:
+        """Go on from another state, as `state` returned it."""
         for leaf, value in zip(self._leaves, jax.tree.leaves(new), strict=True):
             leaf[...] = value
 
@@ -131,12 +131,14 @@ class Streaming(nnx.Module):  # type: ignore[misc]
         self, x: Array, position: Array | None = None, valid: Array | None = None
     ) -> LayerOutput:
         """Read one chunk, (batch, seq, dim)."""
-        self.state, out = self.attention(self.state, x, position, valid)
+        state, out = self.attention(self.state, x, position, valid)
+        self.set_state(state)
         return out
 
     def flush(self) -> LayerOutput:
         """Let all waiting queries attend: the last N positions, in order."""
-        self.state, out = self.attention.flush(self.state)
+        state, out = self.attention.flush(self.state)
+        self.set_state(state)
         return out
 
     def reset(self, rows: Array | None = None) -> None:
@@ -144,4 +146,4 @@ class Streaming(nnx.Module):  # type: ignore[misc]
         state = self.state
         if rows is None:
             rows = jnp.ones_like(state.kv.valid[:, 0])
-        self.state = self.attention.layer.reset(state, rows)
+        self.set_state(self.attention.layer.reset(state, rows))
