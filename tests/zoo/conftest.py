@@ -5,13 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import attendre_core as at
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.registry import architecture_of
@@ -154,6 +155,47 @@ def writing_gguf() -> Any:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture
+def little_memory() -> Iterator[None]:
+    """Let nothing take more than two gigabytes beyond what the libraries take already."""
+    resource = pytest.importorskip("resource")
+    status = Path("/proc/self/statm")
+    if not status.exists():
+        pytest.skip("needs Linux, to know how much memory is in use")
+    used = int(status.read_text().split()[0]) * resource.getpagesize()
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + 2 * 2**30, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@pytest.fixture
+def refused() -> Callable[[Path, str], None]:
+    """Load something that must be refused, with a message that matches."""
+
+    def load(path: Path, match: str) -> None:
+        with pytest.raises((at.CheckpointError, at.ConfigError), match=match):
+            at.load(path)
+
+    return load
+
+
+@pytest.fixture
+def loaded_or_refused() -> Callable[[Path], Any]:
+    """Load something that may be refused, with a message that names it; never anything else."""
+
+    def load(path: Path) -> Any:
+        try:
+            return at.load(path)
+        except (at.CheckpointError, at.ConfigError) as error:
+            message = str(error)
+        assert len(message) < 2000
+        assert str(path if path.is_dir() else path.parent) in message
+        return None
+
+    return load
 
 
 @pytest.fixture

@@ -9,6 +9,7 @@ from attendre_core.backend import Backend
 from attendre_core.backend import backend as look_up
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.architecture import Architecture
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.registry import architecture_of
@@ -66,7 +67,7 @@ def load(
             f"load: {found.name} has no {dtype} here. Use float32, or another backend."
         )
     checkpoint, tokenizer = open_checkpoint(path)
-    architecture = architecture_of(checkpoint.config)
+    architecture = _architecture(checkpoint)
     params, dtype = load_parameters(checkpoint, architecture, found, dtype, progress=progress)
     return Model(
         architecture,
@@ -78,6 +79,16 @@ def load(
         attention=attention,
         end=checkpoint.config.tokens("eos_token_id"),
     )
+
+
+def _architecture(checkpoint: Checkpoint) -> Architecture:
+    """Return what the configuration describes; every error names the file."""
+    try:
+        return architecture_of(checkpoint.config)
+    except (CheckpointError, ConfigError) as error:
+        if checkpoint.where in str(error):
+            raise
+        raise CheckpointError(f"{checkpoint.where}: {error}") from error
 
 
 def open_checkpoint(path: str | Path) -> tuple[Checkpoint, Tokenizer | None]:

@@ -75,7 +75,7 @@ def load_parameters(
     """
     wanted: list[Tensor] = list(tree_leaves(architecture.parameters()))
     names = _found(checkpoint, architecture, wanted)
-    refuse_odd_heads(checkpoint.where, architecture)
+    _refuse_odd_rotations(checkpoint.where, architecture)
     bar = progress_bar(len(wanted), "loading", " tensors", progress)
     read: dict[Tensor, Array] = {}
 
@@ -96,7 +96,7 @@ def load_parameters(
         params: Params = tree_map(placed, architecture.parameters())
     finally:
         bar.close()
-    return levelled(params, backend) if dtype == "auto" else (params, dtype)
+    return _levelled(params, backend) if dtype == "auto" else (params, dtype)
 
 
 def _found(
@@ -159,7 +159,7 @@ def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
     return result if result.dtype == dtype else backend.xp.astype(result, dtype)
 
 
-def levelled(params: Params, backend: Backend) -> tuple[Params, str]:
+def _levelled(params: Params, backend: Backend) -> tuple[Params, str]:
     """Give all parameters the dtype that most of their numbers have, and name it.
 
     Norms are often stored wider than matrices; mixed, the residual stream would widen on its way
@@ -183,33 +183,26 @@ def levelled(params: Params, backend: Backend) -> tuple[Params, str]:
     return tree_map(cast, params), most
 
 
-def refuse_odd_heads(where: str, architecture: Architecture) -> None:
-    """Refuse heads that cannot be grouped or rotated, before anything is read."""
+def _refuse_odd_rotations(where: str, architecture: Architecture) -> None:
+    """Refuse rotations that cannot be computed, before anything is read."""
     parts: list[object] = [architecture]
     if isinstance(architecture, EncoderDecoder):
         parts = [architecture.encoder, architecture.decoder]
     for part in parts:
         if not isinstance(part, Part):
             continue
-        if part.heads % part.kv_heads:
-            raise CheckpointError(
-                f"{where}: {part.heads} heads cannot share {part.kv_heads} K/V heads, expected a "
-                "divisor of the number of heads. Check that the configuration belongs to it."
-            )
-        for encoding in {part.encoding(i) for i in range(part.layers)}:
-            if isinstance(encoding, RoPE):
-                _refuse_odd_rotation(where, encoding, part.head_dim)
+        for rope in {part.encoding(i) for i in range(part.layers)}:
+            if isinstance(rope, RoPE) and not _turns(rope, part.head_dim):
+                raise CheckpointError(
+                    f"{where}: heads of {part.head_dim} features cannot be rotated by {rope!r}, "
+                    "expected an even width and settings that give finite angles. Check that the "
+                    "configuration belongs to it."
+                )
 
 
-def _refuse_odd_rotation(where: str, rope: RoPE, head_dim: int) -> None:
+def _turns(rope: RoPE, head_dim: int) -> bool:
     try:
         angles = rope.frequencies(head_dim)
-        good = all(map(math.isfinite, angles)) and math.isfinite(rope.temperature)
     except (ArithmeticError, ValueError):
-        good = False
-    if not good:
-        raise CheckpointError(
-            f"{where}: heads of {head_dim} features cannot be rotated by {rope!r}, expected an "
-            "even width and settings that give finite angles. Check that the configuration "
-            "belongs to it."
-        )
+        return False
+    return all(map(math.isfinite, angles)) and math.isfinite(rope.temperature)
