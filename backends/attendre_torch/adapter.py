@@ -11,6 +11,7 @@ import torch
 
 from attendre_core import Backend
 from attendre_torch import kernels
+from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
 
@@ -38,6 +39,7 @@ def backend() -> Backend:
             "masked_softmax": kernels.masked_softmax,
             "running_count": kernels.running_count,
         },
+        transforms=transforms(),
         capabilities=frozenset({"compile", "grad", "float64", "bfloat16"}),
     )
 
