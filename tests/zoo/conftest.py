@@ -137,7 +137,10 @@ def made_up(tmp_path: Path) -> Callable[..., Path]:
         for tensor in tree_leaves(architecture_of(RawConfig(config, "made up")).parameters()):
             spread = 0.3 if len(tensor.shape) > 1 else 0.1
             values = rng.standard_normal(tensor.shape) * spread + (len(tensor.shape) == 1)
-            tensors[tensor.name] = values.astype(dtype)
+            parts = [values.astype(dtype)]
+            if tensor.rows is not None and tensor.rows[0]:  # the next part of a fused tensor
+                parts.insert(0, tensors[tensor.name])
+            tensors[tensor.name] = np.concatenate(parts)
         save_file(tensors, folder / "model.safetensors")
         return folder
 

@@ -118,7 +118,7 @@ def _found(
         names[tensor.name] = name
         given = checkpoint.shape(name) or ()
         if not _fits(tensor, given):
-            problems.append(f"{name} has shape {given}, expected {tensor.shape}")
+            problems.append(f"{name} has shape {given}, expected {_asked_for(tensor)}")
     if problems:
         shown = "; ".join(problems[:4]) + ("; ..." if len(problems) > 4 else "")
         raise CheckpointError(
@@ -127,6 +127,13 @@ def _found(
             "belongs to it. Nothing was loaded."
         )
     return names
+
+
+def _asked_for(tensor: Tensor) -> str:
+    shape = tensor.shape[::-1] if tensor.transposed else tensor.shape
+    if tensor.rows is None:
+        return str(shape)
+    return f"({', '.join([f'{tensor.rows[1]} or more', *map(str, shape[1:])])})"
 
 
 def _fits(tensor: Tensor, given: tuple[int, ...]) -> bool:
