@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ def numpy_backend() -> Backend:
             "kth_largest": _kth_largest,
             "gather_slots": _gather_slots,
             "exchange_slots": _exchange_slots,
+            "surely_finite": _surely_finite,
         },
         capabilities=frozenset({"float64"}),
     )
@@ -115,13 +117,36 @@ def _gather_slots(array: Array, index: Array, *, axis: int) -> Array:
 
 
 def _exchange_slots(
-    array: Array, index: Array, new: Array, write: Array, *, axis: int, donate: bool
-) -> tuple[Array, Array]:
-    where = _lead_index(index, array.shape[:axis])
-    displaced = array[where]
-    missing = axis + 1 - index.ndim
-    shape = write.shape[:-1] + (1,) * missing + write.shape[-1:]
-    written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
-    after = array if donate else array.copy()
-    after[where] = np.where(written, new, displaced)
-    return after, displaced
+    arrays: Sequence[Array],
+    index: Array,
+    new: Sequence[Array],
+    write: Array,
+    *,
+    axis: int,
+    donate: bool,
+) -> tuple[list[Array], list[Array]]:
+    where = _lead_index(index, arrays[0].shape[:axis])
+    whole = bool(write.all())
+    shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
+    after, back = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        displaced = array[where]
+        changed = array if donate else array.copy()
+        if whole:
+            changed[where] = entries
+            back.append(displaced)
+        else:
+            written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
+            changed[where] = np.where(written, entries, displaced)
+            back.append(np.where(written, displaced, entries))
+        after.append(changed)
+    return after, back
+
+
+def _surely_finite(x: Array) -> bool:
+    """Look at the sum of squares: one pass, and no array of flags."""
+    if x.dtype not in (np.float32, np.float64):
+        return False
+    flat = x.reshape(-1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(np.dot(flat, flat)))

@@ -12,6 +12,7 @@ from typing import Any
 
 from attendre_core.backend import Array, Namespace, backend_of, namespace_of
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
+from attendre_core.ops.finite import surely_finite
 from attendre_core.tree import tree_leaves
 
 __all__ = ["value_checks"]
@@ -126,6 +127,8 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
         The axes of ``array`` that the result keeps.
     """
     xp = namespace_of(array, valid)
+    if surely_finite(array):
+        return xp.ones_like(valid)
     axes = tuple(axis for axis in range(array.ndim) if axis not in keep)
     finite = xp.isfinite(array)
     if axes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["tree_leaves", "tree_map"]
+__all__ = ["tree_leaves", "tree_map", "tree_of"]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -54,3 +54,15 @@ def tree_leaves(tree: Any) -> Iterator[Any]:
             yield from tree_leaves(part)
     else:
         yield tree
+
+
+def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
+    """Arrange leaves, from left to right, as another tree is nested.
+
+    Examples
+    --------
+    >>> tree_of({"a": (1, [2, None])}, "xy")
+    {'a': ('x', ['y', None])}
+    """
+    rest = iter(leaves)
+    return tree_map(lambda _: next(rest), like)

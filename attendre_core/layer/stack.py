@@ -373,7 +373,7 @@ def in_order(pieces: Sequence[tuple[Array, Array, Array]], batch: int, length: i
         # What is not real is written behind the end, each to a place of its own.
         aside = xp.zeros_like(place) + (length + numbers(x.shape[1], first))
         index = xp.astype(xp.where(valid, place, aside), _index_dtype(first))
-        result, _ = exchange_slots(result, index, x, valid, axis=1, donate=True)
+        (result,), _ = exchange_slots([result], index, [x], valid, axis=1, donate=True)
     return result[:, :length, ...]
 
 

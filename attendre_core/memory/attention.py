@@ -112,6 +112,11 @@ class Attention:
         return self._allowed
 
     @property
+    def attended(self) -> Array:
+        """As `allowed`, for outputs: those of invalid queries are dropped, so any will do."""
+        return self._five_axes(self._key_valid) if self._all_pairs else self.allowed
+
+    @property
     def logits(self) -> Array:
         """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
         if self._logits is None:

@@ -12,7 +12,6 @@ from attendre_core.memory.chunk import check_flags, check_metadata
 from attendre_core.memory.insertion import (
     Rank,
     exchange,
-    exchange_tree,
     plan_exchange,
     plan_sources,
     rank_entries,
@@ -24,7 +23,7 @@ from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import gather_slots
 from attendre_core.policies import FIFO, Policy, RandomTies
 from attendre_core.policies.base import Stored
-from attendre_core.tree import tree_leaves, tree_map
+from attendre_core.tree import tree_leaves, tree_map, tree_of
 
 __all__ = ["Data", "DataOnlyMemory", "DataOnlyState", "EvictedData"]
 
@@ -229,21 +228,25 @@ class DataOnlyMemory:
         offered = self._rank(score, position, valid, arrival, clock)
         plan = plan_exchange(stored, offered)
         new = {"position": position, "valid": valid, "score": score, "arrival": arrival}
-        sources = plan_sources(plan, self.size)
-        after: dict[str, Array] = {}
-        out: dict[str, Array] = {}
-        for name, array in new.items():
-            after[name], out[name] = exchange(
-                getattr(state, name), array, plan, axis=1, donate=donate, sources=sources
-            )
-        kept, gone = exchange_tree(state.data, data, plan, axis=1, donate=donate, sources=sources)
+        arrays, back = exchange(
+            [*(getattr(state, name) for name in new), *tree_leaves(state.data)],
+            [*new.values(), *tree_leaves(data)],
+            plan,
+            axis=1,
+            donate=donate,
+            sources=plan_sources(plan, self.size),
+        )
+        after = dict(zip(new, arrays, strict=False))
+        out = dict(zip(new, back, strict=False))
+        gone = back[len(new) :]
         rank = self._rank(out["score"], out["position"], out["valid"], out["arrival"], clock)
         order = lowest(rank.primary, rank.order, seq)
         evicted = EvictedData(
-            data=tree_map(lambda leaf: gather_slots(leaf, order, axis=1), gone),
+            data=tree_of(data, [gather_slots(leaf, order, axis=1) for leaf in gone]),
             position=gather_slots(out["position"], order, axis=1),
             valid=gather_slots(out["valid"], order, axis=1),
         )
+        kept = tree_of(state.data, arrays[len(new) :])
         return DataOnlyState(data=kept, clock=clock, **after), evicted
 
     def get_all(self, state: DataOnlyState) -> Data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
@@ -12,7 +12,6 @@ from attendre_core.memory.insertion import (
     Plan,
     Rank,
     exchange,
-    exchange_tree,
     plan_exchange,
     plan_room,
     plan_sources,
@@ -22,6 +21,7 @@ from attendre_core.memory.state import EvictedEntries, KeyValueState, empty_like
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.slots import exchange_slots
 from attendre_core.policies.base import Stored
+from attendre_core.tree import tree_leaves, tree_of
 
 if TYPE_CHECKING:
     from attendre_core.memory.key_value import KeyValueMemory
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["clear_room", "insert_competing", "insert_visible", "stored_of"]
 
 _RECORDS = ("position", "valid", "score", "arrival", "pinned", "observed")
+
+
+def _records(entries: KeyValueState | NewEntries) -> tuple[Array, ...]:
+    return tuple(getattr(entries, name) for name in _RECORDS)
 
 
 def stored_of(state: KeyValueState) -> Stored:
@@ -75,9 +79,9 @@ def insert_visible(
     refused = None if checks.may_read(new.valid) else new.broken
     plan = plan_room(_rank(memory, stored, state.clock), room, new.count > 0, refused)
     xp = backend_of(state.key).xp
-    survives, _ = exchange_slots(
-        state.valid, plan.slot, xp.zeros_like(plan.write), plan.write, axis=state.valid.ndim - 1
-    )
+    axis = state.valid.ndim - 1
+    nothing = xp.zeros_like(plan.write)
+    (survives,), _ = exchange_slots([state.valid], plan.slot, [nothing], plan.write, axis=axis)
     new = _with_scores(memory, new, stored._replace(valid=survives))
     new = new.cleared(plan.slot, state.key.shape[2])
     return _carry_out(state, new, plan, state.chunk_start, donate)
@@ -143,22 +147,18 @@ def _carry_out(
     ``since``, (batch,), is the clock before the chunk whose entries count as refused.
     """
     xp = backend_of(state.key).xp
-    after: dict[str, Any] = {}
-    out: dict[str, Any] = {}
-    axis = state.valid.ndim - 1
     sources = plan_sources(plan, state.key.shape[2])
-    for name in ("key", "value", *_RECORDS):
-        after[name], out[name] = exchange(
-            getattr(state, name),
-            getattr(new, name),
-            plan,
-            axis=2 if name in ("key", "value") else axis,
-            donate=donate,
-            sources=sources,
-        )
-    after["aux"], out_aux = exchange_tree(
-        state.aux, new.aux, plan, axis=axis, donate=donate, sources=sources
-    )
+    (key, value), out_entry = exchange(
+        (state.key, state.value), (new.key, new.value), plan,
+        axis=2, donate=donate, sources=sources,
+    )  # fmt: skip
+    records, out_records = exchange(
+        (*_records(state), *tree_leaves(state.aux)),
+        (*_records(new), *tree_leaves(new.aux)),
+        plan, axis=state.valid.ndim - 1, donate=donate, sources=sources,
+    )  # fmt: skip
+    after = dict(zip(_RECORDS, records, strict=False), key=key, value=value)
+    out = dict(zip(_RECORDS, out_records, strict=False))
     gone = out["valid"]
     late = out["arrival"] >= xp.reshape(since, since.shape + (1,) * (gone.ndim - 1))
     axes = tuple(range(1, gone.ndim))
@@ -167,6 +167,7 @@ def _carry_out(
     moved = new.count > 0
     state = KeyValueState(
         **after,
+        aux=tree_of(state.aux, records[len(_RECORDS) :]),
         clock=new.clock,
         latest_query=state.latest_query,
         chunk_start=xp.where(moved, state.clock, state.chunk_start),
@@ -174,11 +175,11 @@ def _carry_out(
         refusals=refusals,
     )
     return state, EvictedEntries(
-        key=xp.permute_dims(out["key"], (0, 2, 1, 3)),
-        value=xp.permute_dims(out["value"], (0, 2, 1, 3)),
+        key=xp.permute_dims(out_entry[0], (0, 2, 1, 3)),
+        value=xp.permute_dims(out_entry[1], (0, 2, 1, 3)),
         position=out["position"],
         valid=gone,
-        aux=out_aux,
+        aux=tree_of(new.aux, out_records[len(_RECORDS) :]),
         score=out["score"],
         arrival=out["arrival"],
     )

@@ -18,6 +18,7 @@ are touched only where something is written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from attendre_core.backend import Array, kernel, namespace_of
@@ -26,7 +27,6 @@ from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import exchange_slots, gather_slots, slot_sources
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.ties import RandomTies, tie_order
-from attendre_core.tree import tree_map
 
 __all__ = ["Plan", "Rank", "exchange", "plan_exchange", "plan_room", "plan_sources", "rank_entries"]
 
@@ -89,14 +89,21 @@ def rank_entries(
         first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (order.ndim - 1))
         recent = stored.arrival >= first
         primary = xp.where(recent, bound, primary)
-        order = xp.where(recent, stored.arrival, order)
+        order = _by_arrival(stored, recent, order)
     pinned = stored.pinned
     if policy.sinks:
         pinned = pinned | ((stored.arrival < policy.sinks) & (stored.arrival >= 0))
     primary = xp.where(pinned, float("inf"), primary)
-    order = xp.where(pinned, stored.arrival, order)
+    order = _by_arrival(stored, pinned, order)
     primary = xp.where(stored.valid, primary, -float("inf"))
-    return Rank(primary, xp.where(stored.valid, order, stored.arrival))
+    return Rank(primary, _by_arrival(stored, ~stored.valid, order))
+
+
+def _by_arrival(stored: Stored, flags: Array, order: Array) -> Array:
+    """Order the flagged entries by arrival, which all are unless ties are random."""
+    if order is stored.arrival:
+        return order
+    return namespace_of(order).where(flags, stored.arrival, order)
 
 
 def plan_exchange(stored: Rank, new: Rank) -> Plan:
@@ -152,66 +159,41 @@ def plan_sources(plan: Plan, slots: int) -> tuple[Array, Array] | None:
 
 
 def exchange(
-    array: Array,
-    new: Array,
+    arrays: Sequence[Array],
+    new: Sequence[Array],
     plan: Plan,
     *,
     axis: int,
     donate: bool = False,
     sources: tuple[Array, Array] | None = None,
-) -> tuple[Array, Array]:
-    """Carry out a plan on one array.
+) -> tuple[list[Array], list[Array]]:
+    """Carry out a plan on several arrays.
 
     Parameters
     ----------
-    array
-        (lead..., slots, rest...), slots on ``axis``.
+    arrays
+        Each (lead..., slots, rest...), slots on ``axis``.
     new
-        (lead..., count, rest...).
+        Each (lead..., count, rest...).
 
     Returns
     -------
-    array
+    arrays
         After the exchange.
     evicted
-        (lead..., count, rest...): what was displaced, and what was refused.
+        Each (lead..., count, rest...): what was displaced, and what was refused.
     """
-    xp = namespace_of(array)
-    offered = new if plan.source is None else gather_slots(new, plan.source, axis=axis)
-    after, displaced = exchange_slots(
-        array, plan.slot, offered, plan.write, axis=axis, donate=donate, sources=sources
+    offered = new
+    if plan.source is not None:
+        offered = [gather_slots(entries, plan.source, axis=axis) for entries in new]
+    after, evicted = exchange_slots(
+        arrays, plan.slot, offered, plan.write, axis=axis, donate=donate, sources=sources
     )
-    shape = plan.write.shape[:-1] + (1,) * (axis + 1 - plan.write.ndim) + plan.write.shape[-1:]
-    written = xp.reshape(plan.write, shape + (1,) * (array.ndim - axis - 1))
-    evicted = xp.where(written, displaced, offered)
     if plan.rest is not None:
-        evicted = xp.concat([evicted, gather_slots(new, plan.rest, axis=axis)], axis=axis)
+        xp = namespace_of(plan.rest)
+        rest = [gather_slots(entries, plan.rest, axis=axis) for entries in new]
+        evicted = [xp.concat(pair, axis=axis) for pair in zip(evicted, rest, strict=True)]
     return after, evicted
-
-
-def exchange_tree(
-    tree: object,
-    new: object,
-    plan: Plan,
-    *,
-    axis: int,
-    donate: bool = False,
-    sources: tuple[Array, Array] | None = None,
-) -> tuple[object, object]:
-    """Carry out a plan on every array of a nested structure."""
-    both = tree_map(
-        lambda a, n: _Pair(exchange(a, n, plan, axis=axis, donate=donate, sources=sources)),
-        tree,
-        new,
-    )
-    return tree_map(lambda pair: pair.parts[0], both), tree_map(lambda pair: pair.parts[1], both)
-
-
-class _Pair:
-    """Two results that travel through a tree as one leaf."""
-
-    def __init__(self, parts: tuple[Array, Array]) -> None:
-        self.parts = parts
 
 
 def _rank_at(rank: Rank, index: Array) -> Rank:

@@ -11,6 +11,7 @@ from attendre_core.memory.attention import Attention
 from attendre_core.memory.chunk import check_flags
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
+from attendre_core.ops.branches import all_true
 from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import gather_slots
 from attendre_core.ops.softmax import masked_softmax
@@ -24,13 +25,15 @@ class Reading(NamedTuple):
     """Queries in the memory's layout, ready to attend.
 
     ``encoded`` holds queries and keys in the precision of the logits, with their positions
-    applied; queries that may not be used are zeros. ``view`` is cut off from gradients.
+    applied; queries that may not be used are zeros. ``whole`` says that all queries are known to
+    be used. ``view`` is cut off from gradients.
     """
 
     encoded: Encoded
     value: Array
     valid: Array
     broken: Array
+    whole: bool
     view: Attention
     dtype: Any
 
@@ -38,9 +41,10 @@ class Reading(NamedTuple):
         """Bring (batch, G, R, queries, dim) back to (batch, queries, heads, dim)."""
         xp = backend_of(output).xp
         output = ungrouped(output)
-        output = xp.where(self.valid[:, :, None, None], output, xp.zeros_like(output))
-        output = xp.where(self.broken[:, :, None, None], float("nan"), output)
-        return xp.astype(output, self.dtype)
+        if not self.whole:
+            output = xp.where(self.valid[:, :, None, None], output, xp.zeros_like(output))
+            output = xp.where(self.broken[:, :, None, None], float("nan"), output)
+        return xp.astype(output, self.dtype, copy=False)
 
 
 def read(
@@ -88,9 +92,12 @@ def read(
     usable = valid & finite
     # Half precision would overflow in a sum of logits: products are made in float32.
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
-    rows = xp.astype(grouped(query, heads), exact) * (dim**-0.5 if scale is None else scale)
-    rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
-    key = xp.astype(state.key, exact)
+    rows = xp.astype(grouped(query, heads), exact, copy=False)
+    rows = rows * (dim**-0.5 if scale is None else scale)
+    whole = all_true(usable)
+    if not whole:
+        rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
+    key = xp.astype(state.key, exact, copy=False)
     encoded = Encoded(rows, key)
     if encoding is not None:
         pairing = Pairing(position, usable, state.position, state.valid, key_sorted)
@@ -118,16 +125,16 @@ def read(
         logits=cut(encoded.logits),
         same_document=same,
     )
-    value = xp.astype(state.value, exact)
-    return Reading(encoded, value, usable, valid & ~finite, view, query.dtype)
+    value = xp.astype(state.value, exact, copy=False)
+    return Reading(encoded, value, usable, valid & ~finite, whole, view, query.dtype)
 
 
 def attend_dense(reading: Reading) -> Array:
     """Attend to every allowed entry."""
     encoded = reading.encoded
     if encoded.bias is None and encoded.logits is None:
-        return attention(encoded.query, encoded.key, reading.value, reading.view.allowed)
-    return mix(masked_softmax(_logits(reading), reading.view.allowed), reading.value)
+        return attention(encoded.query, encoded.key, reading.value, reading.view.attended)
+    return mix(masked_softmax(_logits(reading), reading.view.attended), reading.value)
 
 
 def attend_selected(reading: Reading) -> Array:

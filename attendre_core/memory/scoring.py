@@ -41,5 +41,5 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
         change = seen & finite
         if getattr(policy, "hold", False):
             change = change & (state.position <= view.along_slots(view.latest))
-        score = xp.where(change, xp.astype(score, state.score.dtype), state.score)
+        score = xp.where(change, xp.astype(score, state.score.dtype, copy=False), state.score)
     return state._replace(score=score, observed=state.observed | change, latest_query=view.latest)

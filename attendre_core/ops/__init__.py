@@ -6,9 +6,10 @@ the kernels off.
 """
 
 from attendre_core.ops.attention import attention
-from attendre_core.ops.branches import when
+from attendre_core.ops.branches import all_true, when
 from attendre_core.ops.counting import count_true, running_count
 from attendre_core.ops.erf import erf
+from attendre_core.ops.finite import surely_finite
 from attendre_core.ops.lookup import take_rows
 from attendre_core.ops.selection import (
     approximate_top_k,
@@ -21,6 +22,7 @@ from attendre_core.ops.slots import exchange_slots, gather_slots
 from attendre_core.ops.softmax import masked_softmax
 
 __all__ = [
+    "all_true",
     "approximate_top_k",
     "attention",
     "count_true",
@@ -32,6 +34,7 @@ __all__ = [
     "masked_softmax",
     "running_count",
     "select_top_k",
+    "surely_finite",
     "take_rows",
     "top_k",
     "when",

@@ -6,7 +6,22 @@ from collections.abc import Callable
 
 from attendre_core.backend import Array, backend_of, kernel
 
-__all__ = ["when"]
+__all__ = ["all_true", "when"]
+
+
+def all_true(flags: Array) -> bool:
+    """Tell whether all flags are True, as far as that may be known now.
+
+    False in compiled code, whatever the flags will be: use it to leave out what changes nothing.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> all_true(np.asarray([True, True]))
+    True
+    """
+    found = backend_of(flags)
+    return found.is_concrete(flags) and bool(found.xp.all(flags))
 
 
 def when(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:

@@ -9,6 +9,8 @@ A slot axis stands behind some leading axes::
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from attendre_core.backend import Array, kernel, namespace_of, numbers
 
 __all__ = ["exchange_slots", "gather_slots", "slot_sources"]
@@ -78,56 +80,72 @@ def slot_sources(index: Array, write: Array, slots: int) -> tuple[Array, Array]:
 
 
 def exchange_slots(
-    array: Array,
+    arrays: Sequence[Array],
     index: Array,
-    new: Array,
+    new: Sequence[Array],
     write: Array,
     *,
     axis: int,
     donate: bool = False,
     sources: tuple[Array, Array] | None = None,
-) -> tuple[Array, Array]:
-    """Put new entries into slots and hand back what stood there.
+) -> tuple[list[Array], list[Array]]:
+    """Put new entries into slots of several arrays and hand back what they displaced.
 
     Parameters
     ----------
-    array
-        (lead..., slots, rest...), with the slots on ``axis``.
+    arrays
+        Each (lead..., slots, rest...), with the slots on ``axis``; the leading axes and the
+        slots are the same for all.
     index
         Integer, (lead..., count) or fewer leading axes. No slot may be named twice in a row.
     new
-        (lead..., count, rest...), of the dtype of ``array``.
+        For each array its entries, (lead..., count, rest...), of its dtype.
     write
         Boolean, shaped as ``index``: where False, the slot keeps what it holds.
     donate
-        The caller gives ``array`` away: a kernel may write into it.
+        The caller gives ``arrays`` away: a kernel may write into them.
     sources
-        `slot_sources` of the same index, if several arrays exchange by it.
+        `slot_sources` of the same index, if it is used more than once.
 
     Returns
     -------
-    array
-        The array after writing. Unless donated, the argument is unchanged.
-    displaced
-        (lead..., count, rest...): what the named slots held before, written or not.
+    arrays
+        After writing. Unless donated, the arguments are unchanged.
+    back
+        For each array (lead..., count, rest...): what the slot held, or the new entry itself
+        where it was not written.
 
     Examples
     --------
     >>> import numpy as np
     >>> a, i, n = np.asarray([[10, 20, 30]]), np.asarray([[2, 0]]), np.asarray([[7, 8]])
-    >>> after, before = exchange_slots(a, i, n, np.asarray([[True, False]]), axis=1)
-    >>> after.tolist(), before.tolist()
-    ([[10, 20, 7]], [[30, 10]])
+    >>> after, back = exchange_slots([a], i, [n], np.asarray([[True, False]]), axis=1)
+    >>> after[0].tolist(), back[0].tolist()
+    ([[10, 20, 7]], [[30, 8]])
     """
-    fast = kernel("exchange_slots", array)
+    if not arrays:
+        return [], []
+    fast = kernel("exchange_slots", index)
     if fast is not None:
-        result: tuple[Array, Array] = fast(array, index, new, write, axis=axis, donate=donate)
+        result: tuple[list[Array], list[Array]] = fast(
+            arrays, index, new, write, axis=axis, donate=donate
+        )
         return result
-    xp = namespace_of(array, index, new, write)
-    displaced = gather_slots(array, index, axis=axis)
-    lead, slots, rest = array.shape[:axis], array.shape[axis], array.shape[axis + 1 :]
+    xp = namespace_of(index, write)
+    slots = arrays[0].shape[axis]
     source, changed = slot_sources(index, write, slots) if sources is None else sources
-    taken = gather_slots(new, source, axis=axis)
-    missing = len(lead) + 1 - index.ndim
-    changed = xp.reshape(changed, changed.shape[:-1] + (1,) * missing + (slots,) + (1,) * len(rest))
-    return xp.where(changed, taken, array), displaced
+    after, back = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        displaced = gather_slots(array, index, axis=axis)
+        taken = gather_slots(entries, source, axis=axis)
+        after.append(xp.where(_aligned_flags(changed, axis, array.ndim), taken, array))
+        back.append(xp.where(_aligned_flags(write, axis, array.ndim), displaced, entries))
+    return after, back
+
+
+def _aligned_flags(flags: Array, axis: int, ndim: int) -> Array:
+    """Shape (B, S) so that it meets (B, G, S, ...): the slots on ``axis`` of ``ndim`` axes."""
+    xp = namespace_of(flags)
+    missing = axis + 1 - flags.ndim
+    shape = flags.shape[:-1] + (1,) * missing + flags.shape[-1:] + (1,) * (ndim - axis - 1)
+    return xp.reshape(flags, shape)

@@ -5,7 +5,7 @@ Each returns what the generic op returns, the same indices on ties included.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -103,15 +103,25 @@ def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
 
 
 def exchange_slots(
-    array: Array, index: Array, new: Array, write: Array, *, axis: int, donate: bool
-) -> tuple[Array, Array]:
+    arrays: Sequence[Array],
+    index: Array,
+    new: Sequence[Array],
+    write: Array,
+    *,
+    axis: int,
+    donate: bool,
+) -> tuple[list[Array], list[Array]]:
     """Write whole entries by index; under jit with donated arguments XLA does it in place."""
-    displaced = gather_slots(array, index, axis=axis)
-    shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
-    written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
-    values = jnp.where(written, new, displaced)
 
     def put(slots: Array, where: Array, entries: Array) -> Array:
         return slots.at[where].set(entries, unique_indices=True, mode="promise_in_bounds")
 
-    return _over_lead(put, axis, index.ndim - 1, more=1)(array, index, values), displaced
+    scatter = _over_lead(put, axis, index.ndim - 1, more=1)
+    shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
+    after, back = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        displaced = gather_slots(array, index, axis=axis)
+        written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
+        after.append(scatter(array, index, jnp.where(written, entries, displaced)))
+        back.append(jnp.where(written, displaced, entries))
+    return after, back

@@ -38,6 +38,7 @@ def backend() -> Backend:
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
             "running_count": kernels.running_count,
+            "surely_finite": kernels.surely_finite,
         },
         transforms=transforms(),
         capabilities=frozenset({"compile", "grad", "float64", "bfloat16"}),

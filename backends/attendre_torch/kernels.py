@@ -6,6 +6,9 @@ under ``torch.compile`` and differentiate where the op has a gradient.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -17,6 +20,7 @@ __all__ = [
     "lowest",
     "masked_softmax",
     "running_count",
+    "surely_finite",
 ]
 
 
@@ -39,13 +43,23 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
     return torch.topk(key, count, dim=-1, largest=False, sorted=True).indices
 
 
+def _readable(tensor: Tensor) -> bool:
+    """Whether looking at values costs nothing: eager code on the CPU."""
+    return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
+
+
 def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
     weights = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min).softmax(-1)
     empty = ~allowed.any(-1, keepdim=True)
-    if not torch.compiler.is_compiling() and weights.device.type == "cpu" and not empty.any():
+    if _readable(empty) and not empty.any():
         return weights
     return weights.masked_fill(empty, 0.0)
+
+
+def surely_finite(x: Tensor) -> bool:
+    """Look at the sum: one pass, and no tensor of flags."""
+    return math.isfinite(x.detach().sum().item())
 
 
 def running_count(flags: Tensor) -> Tensor:
@@ -58,34 +72,67 @@ def kth_largest(x: Tensor, k: int) -> Tensor:
     return torch.topk(x, k, dim=-1, sorted=True).values[..., k - 1 : k]
 
 
-def _lead_index(index: Tensor, lead: torch.Size) -> tuple[Tensor, ...]:
-    """Return index tensors that pick whole entries: one for each leading axis, and the slots."""
+def _aligned(index: Tensor, lead: torch.Size) -> Tensor:
+    """Give an index (or flags) the leading axes of an array: (B, S) to (B, G, S)."""
     missing = len(lead) + 1 - index.ndim
     index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
-    axes = tuple(
-        torch.arange(n, device=index.device).reshape((1,) * i + (n,) + (1,) * (len(lead) - i))
-        for i, n in enumerate(lead)
-    )
-    return (*axes, index)
+    return index.expand(*lead, index.shape[-1])
+
+
+def _rows(index: Tensor, slots: int) -> Tensor:
+    """Return where whole entries stand once leading axes and slots are one axis."""
+    lead = index.shape[:-1].numel()
+    first = torch.arange(0, lead * slots, slots, device=index.device)
+    return (index.reshape(lead, -1) + first[:, None]).reshape(-1)
 
 
 def gather_slots(array: Tensor, index: Tensor, *, axis: int) -> Tensor:
     """Take whole entries by index."""
-    return array[_lead_index(index, array.shape[:axis])]
+    index = _aligned(index, array.shape[:axis])
+    rest = array.shape[axis + 1 :]
+    if not rest:
+        return array.gather(-1, index)
+    picked = array.reshape(-1, *rest).index_select(0, _rows(index, array.shape[axis]))
+    return picked.reshape(*index.shape, *rest)
 
 
 def exchange_slots(
-    array: Tensor, index: Tensor, new: Tensor, write: Tensor, *, axis: int, donate: bool
-) -> tuple[Tensor, Tensor]:
+    arrays: Sequence[Tensor],
+    index: Tensor,
+    new: Sequence[Tensor],
+    write: Tensor,
+    *,
+    axis: int,
+    donate: bool,
+) -> tuple[list[Tensor], list[Tensor]]:
     """Write whole entries by index; in place when donated and no gradient is recorded."""
-    where = _lead_index(index, array.shape[:axis])
-    displaced = array[where]
-    shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
-    written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
-    values = torch.where(written, new, displaced)
-    if donate and not (torch.is_grad_enabled() and (array.requires_grad or new.requires_grad)):
-        return array.index_put_(where, values), displaced
-    return array.index_put(where, values), displaced
+    index = _aligned(index, arrays[0].shape[:axis])
+    rows = _rows(index, arrays[0].shape[axis]) if any(x.ndim > axis + 1 for x in arrays) else None
+    written = _aligned(write, arrays[0].shape[:axis])
+    whole = _readable(write) and bool(write.all())
+    after, back = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        rest = array.shape[axis + 1 :]
+        place = index if rows is None or not rest else rows
+        flat = array.reshape(-1, *rest) if rest else array
+        displaced = flat.index_select(0, place) if rest else flat.gather(-1, place)
+        displaced = displaced.reshape(entries.shape)
+        values = entries
+        if not whole:
+            flags = written.reshape(written.shape + (1,) * len(rest))
+            values = torch.where(flags, entries, displaced)
+            back.append(torch.where(flags, displaced, entries))
+        else:
+            back.append(displaced)
+        recorded = torch.is_grad_enabled() and (array.requires_grad or entries.requires_grad)
+        in_place = donate and not recorded and array.is_contiguous()
+        if rest:
+            put = flat.index_copy_ if in_place else flat.index_copy
+            after.append(put(0, place, values.reshape(-1, *rest)).reshape(array.shape))
+        else:
+            put = flat.scatter_ if in_place else flat.scatter
+            after.append(put(-1, place, values))
+    return after, back
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
@@ -105,5 +152,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Ten
         attn_mask=mask,
         scale=1.0,
     )
-    flat = torch.where(mask.any(-1, keepdim=True), flat, torch.zeros_like(flat))
+    some = mask.any(-1, keepdim=True)
+    if not _readable(some) or not some.all():
+        flat = torch.where(some, flat, torch.zeros_like(flat))
     return flat.reshape(batch, heads, group, count, value.shape[3])

@@ -131,17 +131,17 @@ LAYER_MUTANTS = (
         "test_stack_attention.py::test_large_stack_is_an_ordinary_transformer[pre]",
     ),
     Mutant(
-        "a block adds attention to the present input, not to the one that waited",
+        "a block adds attention to another input than the one that waited",
         STACK,
-        "blocks[i].finish(out.value, out.carry),",
-        "blocks[i].finish(out.value, flow.x),",
+        "x = block.finish(out.value, out.carry)",
+        "x = block.finish(out.value, out.carry[:, ::-1])",
         "test_stack_attention.py::test_small_stack_equals_oracle",
     ),
     Mutant(
         "outputs are put at their position instead of their place in the input",
         STACK,
-        "xp.where(out.valid, out.metadata[0], aside)",
-        "xp.where(out.valid, out.position, aside)",
+        "pieces = [(out.x, out.metadata[0], out.valid)",
+        "pieces = [(out.x, out.position, out.valid)",
         "test_stack_run.py::test_run_gives_every_position_back_in_its_place",
     ),
     # positions
@@ -232,8 +232,8 @@ LAYER_MUTANTS = (
     Mutant(
         "YaRN sharpens once instead of on both sides",
         ROPE,
-        "query = query * self.scaling.temperature**2",
-        "query = query * self.scaling.temperature",
+        "query = query * self.temperature**2",
+        "query = query * self.temperature",
         f"{SCHEME}[scaled-0]",
     ),
     Mutant(

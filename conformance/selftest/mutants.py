@@ -202,15 +202,15 @@ MUTANTS = (
     Mutant(
         "evicted entries are all called valid",
         INSERTING,
-        "        valid=gone,\n        aux=out_aux,",
-        "        valid=gone | ~gone,\n        aux=out_aux,",
+        "        valid=gone,\n        aux=tree_of(new.aux",
+        "        valid=gone | ~gone,\n        aux=tree_of(new.aux",
         "test_laws_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
         "refused entries are forgotten",
-        INSERTION,
-        "evicted = xp.where(written, displaced, offered)",
-        "evicted = displaced",
+        NUMPY,
+        "back.append(np.where(written, displaced, entries))",
+        "back.append(displaced)",
         "test_laws_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
@@ -446,8 +446,8 @@ MUTANTS = (
     Mutant(
         "insert writes into the state it was given",
         NUMPY,
-        "after = array if donate else array.copy()",
-        "after = array",
+        "changed = array if donate else array.copy()",
+        "changed = array",
         "test_laws_state.py::test_input_state_is_unchanged",
     ),
     Mutant(
