@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from attendre_jax.chunks import joined_chunks, split_chunks
     from attendre_jax.models import ModelFunctions
     from attendre_jax.parameters import flat_parameters, nested_parameters, random_parameters
+    from attendre_jax.retrieval import approx_max_k
     from attendre_jax.scanning import chunked_attention, compiled_step, scan_chunks
 
 # Imported when first asked for.
@@ -30,6 +31,7 @@ _named = lazy_names(
             "nested_parameters",
             "random_parameters",
         ),
+        "attendre_jax.retrieval": ("approx_max_k",),
         "attendre_jax.scanning": ("chunked_attention", "compiled_step", "scan_chunks"),
     },
 )
@@ -46,6 +48,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "AttendreAttention",
     "ModelFunctions",
+    "approx_max_k",
     "backend",
     "chunked_attention",
     "compiled_step",

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendre_core import Backend
-from attendre_jax import kernels
+from attendre_jax import kernels, retrieval
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -32,6 +32,7 @@ def backend() -> Backend:
         share=_share,
         stop_gradient=jax.lax.stop_gradient,
         kernels={
+            "approximate_top_k": retrieval.approximate_top_k,
             "branch": kernels.branch,
             "erf": jax.scipy.special.erf,
             "exchange_slots": kernels.exchange_slots,

@@ -46,9 +46,10 @@ def test_vmap_adds_an_axis():
     memory = at.KeyValueMemory(M, at.LFA())
     step = step_of(memory)
     many = jax.tree.map(lambda x: jnp.stack([x] * T), memory.init(B, G, D, xp=jnp))
-    _, (outputs, _) = jax.vmap(step)(many, chunks())
+    _, (outputs, _) = jax.jit(jax.vmap(step))(many, chunks())
+    one = jax.jit(step)
     for i in range(T):
-        _, (output, _) = step(memory.init(B, G, D, xp=jnp), tuple(x[i] for x in chunks()))
+        _, (output, _) = one(memory.init(B, G, D, xp=jnp), tuple(x[i] for x in chunks()))
         np.testing.assert_allclose(outputs[i], output, atol=1e-6)
 
 
@@ -62,7 +63,7 @@ def test_gradient_through_chunks_agrees_with_differences():
 
     value = chunks()[2]
     direction = jnp.asarray(np.random.default_rng(9).normal(size=value.shape), dtype=jnp.float32)
-    slope = float(jnp.sum(jax.grad(loss)(value) * direction))
+    slope = float(jnp.sum(jax.jit(jax.grad(loss))(value) * direction))
     differences = float((loss(value + 1e-2 * direction) - loss(value - 1e-2 * direction)) / 2e-2)
     assert slope == pytest.approx(differences, rel=1e-2)
 
@@ -74,3 +75,23 @@ def test_donated_buffers_are_given_up():
     after, _ = step(state, tuple(x[0] for x in chunks()))
     assert state.key.is_deleted()
     assert bool(after.valid.any())
+
+
+def test_approx_max_k_can_be_chosen():
+    """It marks the whole top K and perhaps a few more; without it, bisection marks no more."""
+    import attendre_jax
+
+    rng = np.random.default_rng(0)
+    logits = jnp.asarray(rng.normal(size=(6, 200)), dtype=jnp.float32)
+    allowed = jnp.asarray(rng.random((6, 200)) < 0.8)
+    order = jnp.arange(200, dtype=jnp.int32)[None, :]
+    exact = np.asarray(at.ops.select_top_k(logits, allowed, 20, order))
+    with attendre_jax.approx_max_k(0.9):
+        chosen = np.asarray(at.ops.approximate_top_k(logits, allowed, 20, 16))
+    usual = np.asarray(at.ops.approximate_top_k(logits, allowed, 20, 16))
+    assert (chosen >= exact).all()
+    assert not (chosen & ~np.asarray(allowed)).any()
+    assert chosen.sum() < 1.5 * exact.sum()
+    assert (usual <= exact).all()
+    with pytest.raises(at.ConfigError, match="recall_target is 0"), attendre_jax.approx_max_k(0):
+        pass
