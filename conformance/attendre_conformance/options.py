@@ -36,7 +36,7 @@ def law(share: float = 1.0) -> Callable[[Test], Test]:
     from hypothesis import HealthCheck, Phase, settings
 
     phases = [Phase.explicit, Phase.generate] + ([Phase.shrink] if shrink else [])
-    return settings(
+    chosen = settings(
         max_examples=1 + math.ceil(examples / rows),
         deadline=None,
         derandomize=False,
@@ -50,3 +50,10 @@ def law(share: float = 1.0) -> Callable[[Test], Test]:
             HealthCheck.large_base_example,
         ],
     )
+
+    def decorate(test: Test) -> Test:
+        test = chosen(test)
+        test.attendre_law = True  # type: ignore[attr-defined]
+        return test
+
+    return decorate

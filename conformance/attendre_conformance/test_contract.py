@@ -337,6 +337,18 @@ def test_backend_record(backend: Any) -> None:
     assert got == [2.0, 4.0], f"compile(x + x) gave {got}"
 
 
+def test_every_law_runs_on_all_streams(request: pytest.FixtureRequest) -> None:
+    """Every test of this suite that draws its input is a law, with as many streams as all others.
+
+    About this suite: 200 streams a law, or as many as were asked for.
+    """
+    ours = [item for item in request.session.items if item.get_closest_marker("attendre_profile")]
+    tests = {item.name: getattr(item, "function", None) for item in ours}
+    drawn = {name: test for name, test in tests.items() if hasattr(test, "hypothesis")}
+    others = [name for name, test in drawn.items() if not hasattr(test, "attendre_law")]
+    assert not others, f"without @law(): {others}"
+
+
 LIBRARIES = {"torch": "torch", "jax": "jax", "array_api_strict": "array_api_strict"}
 
 
