@@ -26,7 +26,7 @@ from attendre_core.zoo.writing import Writer
 
 if TYPE_CHECKING:
     from attendre_core.zoo.stream import Stream
-    from attendre_core.zoo.tokenizer import Tokenizer
+    from attendre_core.zoo.tokenizers import Tokenizer
 
 __all__ = ["Model"]
 

@@ -296,3 +296,35 @@ def test_the_same_tensor_in_two_shards(folder, refused):
     index = {"weight_map": {"x": "a.safetensors", "y": "b.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     refused(folder, "another shard holds too")
+
+
+# ---------------------------------------------------------------- tokenizers
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "match"),
+    [
+        ("tokenizer.json", b"", "is empty"),
+        ("tokenizer.json", b"{}", "is no tokenizer"),
+        ("tokenizer.json", b"[" * 100_000, "is no tokenizer"),
+        ("tokenizer.json", b"\xff", "is no tokenizer"),
+        ("vocab.txt", b"", "is empty"),
+        ("vocab.txt", b"\xff\xfe", "cannot be read as text"),
+        ("vocab.txt", b"[UNK]\n[CLS]\n", "not \\[SEP\\]"),
+        ("spiece.model", b"", "is empty"),
+        ("tokenizer.model", b"junk" * 50, "is no tokenizer"),
+        ("source.spm", b"junk", "is no tokenizer"),
+    ],
+)
+def test_tokenizers_that_are_none(name, content, match, folder, refused):
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("sentencepiece")
+    (folder / name).write_bytes(content)
+    refused(folder, match)
+
+
+def test_a_tokenizer_too_large_to_be_one(folder, refused):
+    pytest.importorskip("tokenizers")
+    with (folder / "tokenizer.json").open("wb") as file:
+        file.truncate(2**40)  # a hole: takes no room on the disk
+    refused(folder, "too many for a tokenizer")

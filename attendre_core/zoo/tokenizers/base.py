@@ -63,9 +63,11 @@ def needed_package(name: str, file: str | Path) -> Any:
 
 
 def checked_file(file: Path) -> Path:
-    """Refuse what is no file, and files too large to be a tokenizer."""
+    """Refuse what is no file, and files too small or too large to be a tokenizer."""
     if not file.is_file():
         raise CheckpointError(f"{file}: is not a file, expected a tokenizer.")
+    if file.stat().st_size == 0:
+        raise CheckpointError(f"{file}: is empty, expected a tokenizer. Download it again.")
     if file.stat().st_size > _LARGEST_FILE:
         raise CheckpointError(
             f"{file}: {file.stat().st_size} bytes are too many for a tokenizer, expected at most "
