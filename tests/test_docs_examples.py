@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import importlib.util
 import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
-import attendre_core
-
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: ```python blocks, and the code cells of the tutorial.
 BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: A page whose examples import one of these is skipped where it is not installed.
+LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax")
+#: Packages whose docstrings have examples; the adapters need their framework.
+PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 
 
 def blocks_of(page: Path) -> list[str]:
@@ -23,8 +27,12 @@ def blocks_of(page: Path) -> list[str]:
 
 
 def modules() -> list[str]:
-    found = pkgutil.walk_packages(attendre_core.__path__, "attendre_core.")
-    return ["attendre_core", *(m.name for m in found if not m.name.endswith("__main__"))]
+    names = []
+    for package in PACKAGES:
+        places = importlib.util.find_spec(package).submodule_search_locations
+        found = pkgutil.walk_packages(places, f"{package}.")
+        names += [package, *(m.name for m in found if not m.name.endswith("__main__"))]
+    return names
 
 
 @pytest.mark.parametrize(
@@ -32,8 +40,9 @@ def modules() -> list[str]:
 )
 def test_examples_of_a_page_run(page: Path) -> None:
     """The blocks of one page run in order, in one namespace, as a reader would paste them."""
-    if any("import array_api_strict" in block for block in blocks_of(page)):
-        pytest.importorskip("array_api_strict")
+    for library in LIBRARIES:
+        if any(f"import {library}" in block for block in blocks_of(page)):
+            pytest.importorskip(library)
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "__main__"}
     for block in BLOCK.finditer(text):
@@ -44,7 +53,8 @@ def test_examples_of_a_page_run(page: Path) -> None:
 
 def test_the_pages_that_promise_examples_have_them() -> None:
     with_examples = {str(page.relative_to(ROOT)) for page in PAGES if blocks_of(page)}
-    assert {"README.md", "docs/tutorial.md", "docs/guides/own_policy.md"} <= with_examples
+    promised = {"README.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
+    assert promised | {"docs/guides/torch.md"} <= with_examples
 
 
 def test_readme_shows_a_policy_in_under_20_lines() -> None:
@@ -64,6 +74,8 @@ def test_the_tests_that_the_paper_map_names_exist() -> None:
 
 @pytest.mark.parametrize("module", modules())
 def test_docstring_examples_run(module: str) -> None:
+    if not module.startswith("attendre_core"):
+        pytest.importorskip(module, exc_type=ImportError)
     failures, _ = doctest.testmod(
         importlib.import_module(module), optionflags=doctest.NORMALIZE_WHITESPACE
     )
