@@ -227,6 +227,18 @@ def minimum(session: nox.Session) -> None:
     run_conformance(session, Path(session.bin), "numpy", examples=25)
 
 
+@nox.session(name="transformers-range", default=False)
+@nox.parametrize("version", [nox.param(name, id=name) for name in ("lowest", "newest")])
+def transformers_range(session: nox.Session, version: str) -> None:
+    """Run models of transformers in memory with the oldest and the newest version allowed."""
+    (wanted,) = (line for line in EXTRAS["parity"] if line.startswith("transformers"))
+    if version == "lowest":
+        wanted = wanted.partition(",")[0].replace(">=", "==")
+    session.install(TORCH)
+    session.install(wanted, *CONFORMANCE, "-e", ".")
+    session.run("pytest", "backends/tests/test_torch_transformers.py", *session.posargs)
+
+
 @nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Stream 1,000,000 tokens through small memories: bytes stay flat, invariants hold."""
