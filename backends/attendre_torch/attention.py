@@ -24,7 +24,7 @@ from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.reading import read_in_chunks
-from attendre_torch.states import detach
+from attendre_torch.states import detach, make_known
 
 __all__ = ["AttendreAttention", "AttentionOutput"]
 
@@ -50,6 +50,9 @@ class AttentionOutput(NamedTuple):
     valid: Tensor
     document: Tensor | None = None
     metadata: Any = None
+
+
+make_known(AttentionOutput)
 
 
 class AttendreAttention(nn.Module):  # type: ignore[misc]

@@ -5,16 +5,35 @@ A state is nested tuples of tensors, as `init_state` or the last call returned i
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from attendre_core.layer.attendre import LayerState
+from attendre_core.memory.data_only import DataOnlyState
+from attendre_core.memory.state import KeyValueState
 from attendre_core.tree import tree_leaves, tree_map
 
-__all__ = ["detach", "writable"]
+__all__ = ["detach", "make_known", "writable"]
 
 State = TypeVar("State")
+
+
+def make_known(*kinds: type) -> None:
+    """Let PyTorch read and write named tuples: ``torch.load``, ``torch.export.save``.
+
+    They hold tensors and nothing else, so that a file with them needs no trust.
+    """
+    torch.serialization.add_safe_globals(list(kinds))
+    # PyTorch's own message names this function, which has no public name yet.
+    register: Any = getattr(torch.utils._pytree, "_register_namedtuple", None)
+    if register is not None:
+        for kind in kinds:
+            register(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
+
+
+make_known(LayerState, KeyValueState, DataOnlyState)
 
 
 def detach(state: State) -> State:

@@ -96,13 +96,15 @@ class Streaming(nn.Module):  # type: ignore[misc]
     def forward(self, x: Tensor, **options: Any) -> Tensor:
         """Read one chunk; options as in `AttendreAttention.forward`, except ``donate``."""
         self._check_batch(x)
-        out, self.state = self.module(x, self._usable(), donate=_may_donate(), **options)
+        state = self._usable()
+        out, self.state = self.module(x, state, donate=_may_donate(state), **options)
         return out
 
     def step(self, x: Tensor, **options: Any) -> AttentionOutput:
         """Read one chunk and say where the outputs stand; see `AttendreAttention.step`."""
         self._check_batch(x)
-        out, self.state = self.module.step(x, self._usable(), donate=_may_donate(), **options)
+        state = self._usable()
+        out, self.state = self.module.step(x, state, donate=_may_donate(state), **options)
         return out
 
     def flush(self) -> AttentionOutput:
@@ -141,9 +143,11 @@ class Streaming(nn.Module):  # type: ignore[misc]
         return [name for name in tree_leaves(self._names) if name.endswith("_score")]
 
 
-def _may_donate() -> bool:
-    """Whether no gradient is recorded that may need the old numbers."""
-    return not torch.is_grad_enabled()
+def _may_donate(state: Any) -> bool:
+    """Whether no gradient is recorded, nor was, that needs the old numbers."""
+    if torch.is_grad_enabled() or state is None:
+        return False
+    return not any(leaf.requires_grad for leaf in tree_leaves(state))
 
 
 def _named(prefix: str, tree: Any) -> Any:

@@ -265,6 +265,16 @@ def test_state_dict_and_deepcopy_hold_the_parameters():
 WEIGHTS = ("weight", "bias")
 
 
+def test_states_are_saved_and_loaded_without_trust(tmp_path):
+    module = attention(**OPTIONS["waiting"])
+    x = sequence(length=S)
+    _, state = module(x)
+    torch.save(state, tmp_path / "state.pt")
+    again = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert type(again) is type(state)
+    assert torch.equal(module(x, again)[0], module(x, state)[0])
+
+
 @pytest.mark.parametrize(
     ("dtype", "tolerance"), [(torch.bfloat16, 2.0**-7), (torch.float16, 2.0**-10)], ids=str
 )

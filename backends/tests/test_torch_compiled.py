@@ -1,5 +1,6 @@
 """Compiled and exported steps: one graph, few of them, the same numbers."""
 
+import io
 import warnings
 
 import pytest
@@ -38,11 +39,11 @@ def chunks(count):
     return [torch.randn(B, S, C, generator=seeded) for _ in range(count)]
 
 
-def compiled(function):
+def compiled(function, backend="aot_eager"):
     """Compile without code generation; anything that would break the graph is an error."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    return torch.compile(function, fullgraph=True, backend="aot_eager")
+    return torch.compile(function, fullgraph=True, backend=backend)
 
 
 def graphs():
@@ -51,7 +52,7 @@ def graphs():
 
 def test_two_graphs_for_any_number_of_steps(module):
     """One for the start and one for all steps after it, each without a break."""
-    fast, one, two = compiled(module), None, None
+    fast, one, two = compiled(module, "eager"), None, None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         for x in chunks(20):
@@ -93,11 +94,18 @@ def test_streaming_compiles():
     assert graphs() == 2
 
 
+def written_and_read(program):
+    file = io.BytesIO()
+    torch.export.save(program, file)
+    file.seek(0)
+    return torch.export.load(file).module()
+
+
 def test_a_step_is_exported_with_its_state_outside(module):
     parts = chunks(4)
     with torch.no_grad():
         _, state = module(parts[0])
-        program = torch.export.export(module, (parts[1], state)).module()
+        program = written_and_read(torch.export.export(module, (parts[1], state)))
         one = two = state
         for x in parts[1:]:
             want, one = module(x, one)
@@ -111,7 +119,7 @@ def test_a_stream_is_exported_with_its_state_inside():
     with torch.no_grad():
         stream = Streaming(module)
         stream(parts[0])
-        program = torch.export.export(stream, (parts[1],)).module()
+        program = written_and_read(torch.export.export(stream, (parts[1],)))
         stream.reset()
         stream(parts[0])
         for x in parts[1:]:

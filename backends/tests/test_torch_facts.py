@@ -102,3 +102,21 @@ def test_half_precision_is_scored_in_float32(dtype):
     assert state.score.dtype == torch.float32
     assert torch.isfinite(state.score).all()
     assert torch.isfinite(output).all()
+
+
+def test_public_names_are_pinned_and_documented():
+    import attendre_torch
+
+    assert sorted(attendre_torch.__all__) == [
+        "AttendreAttention",
+        "AttentionOutput",
+        "Segment",
+        "Streaming",
+        "TrainableModel",
+        "TransformersModel",
+        "backend",
+        "detach",
+        "from_transformers",
+    ]
+    for name in attendre_torch.__all__:
+        assert getattr(attendre_torch, name).__doc__, f"attendre_torch.{name} has no docstring"

@@ -98,6 +98,15 @@ def test_inference_writes_in_place_and_training_may_follow():
     assert stream.module.value.weight.grad.any()
 
 
+def test_looking_on_without_gradients_spares_what_a_backward_pass_needs():
+    stream, (first, second) = Streaming(attention()), chunks(2)
+    loss = stream(first).square().sum() + stream(second).square().sum()
+    with torch.no_grad():
+        stream(first)
+    loss.backward()
+    assert stream.module.key.weight.grad.any()
+
+
 def test_a_state_may_be_there_before_the_first_call():
     stream = Streaming(attention(), batch=B)
     assert not stream.state.kv.valid.any()
