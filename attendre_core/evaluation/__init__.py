@@ -1,0 +1,1 @@
+"""Does a memory work, and which policy and sizes are good? Tasks, controls, measurements."""

@@ -1,0 +1,108 @@
+"""A chart of lines with intervals, written as SVG by hand: no package is needed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from html import escape
+from typing import NamedTuple
+
+from attendre_core.evaluation.intervals import Interval
+
+__all__ = ["Line", "Panel", "chart"]
+
+#: Colours that differ for colour-blind eyes as well (Okabe and Ito), then greys.
+_COLOURS = ("#000000", "#999999", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00")
+_WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 330, 260, 56, 64, 130
+
+
+class Line(NamedTuple):
+    """A named line: what stands on the x axis, and the value there."""
+
+    name: str
+    points: Sequence[tuple[int, Interval]]
+
+
+class Panel(NamedTuple):
+    """One of the charts that stand side by side; x grows in powers of two, y is a share."""
+
+    title: str
+    x_label: str
+    lines: Sequence[Line]
+
+
+def chart(title: str, panels: Sequence[Panel]) -> str:
+    """Draw panels side by side with one legend.
+
+    Examples
+    --------
+    >>> half = Interval(0.5, 0.4, 0.6)
+    >>> svg = chart("Shares", [Panel("all", "M", [Line("MT", [(16, half), (32, half)])])])
+    >>> svg.startswith("<svg") and svg.count("<polyline")
+    1
+    """
+    names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
+    colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
+    width = len(panels) * (_WIDTH + _LEFT) + _LEGEND
+    height = _TOP + _HEIGHT + 56
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
+        f'height="{height}" font-family="sans-serif" font-size="12" role="img">',
+        f"<title>{escape(title)}</title>",
+        f'<rect width="{width}" height="{height}" fill="#ffffff"/>',
+        _text(_LEFT, 24, title, size=15),
+    ]
+    for i, panel in enumerate(panels):
+        parts += _panel(panel, _LEFT + i * (_WIDTH + _LEFT), colours)
+    for i, name in enumerate(names):
+        x, y = width - _LEGEND + 18, _TOP + 12 + 20 * i
+        parts.append(f'<path d="M{x} {y}h22" stroke="{colours[name]}" stroke-width="2.5"/>')
+        parts.append(_text(x + 30, y + 4, name))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _panel(panel: Panel, left: int, colours: dict[str, str]) -> list[str]:
+    places = sorted({x for line in panel.lines for x, _ in line.points})
+    low, high = (math.log2(places[0]), math.log2(places[-1])) if places else (0.0, 1.0)
+
+    def across(x: int) -> float:
+        return left + 24 + (_WIDTH - 48) * (math.log2(x) - low) / max(high - low, 1.0)
+
+    def down(share: float) -> float:
+        return _TOP + _HEIGHT * (1 - share)
+
+    parts = [_text(left + _WIDTH / 2, _TOP - 12, panel.title, anchor="middle")]
+    for percent in range(0, 101, 20):
+        y = down(percent / 100)
+        parts.append(f'<path d="M{left} {y:.1f}h{_WIDTH}" stroke="#dddddd"/>')
+        parts.append(_text(left - 8, y + 4, f"{percent} %", anchor="end"))
+    for x in places:
+        parts.append(_text(across(x), _TOP + _HEIGHT + 20, str(x), anchor="middle"))
+    parts.append(_text(left + _WIDTH / 2, _TOP + _HEIGHT + 42, panel.x_label, anchor="middle"))
+    for number, line in enumerate(panel.lines):
+        colour = colours[line.name]
+        # Moved a little apart, so that intervals do not hide each other.
+        aside = 2.5 * (number - (len(panel.lines) - 1) / 2)
+        dots = [(across(x) + aside, share) for x, share in line.points]
+        for at, share in dots:
+            parts.append(
+                f'<path d="M{at:.1f} {down(share.low):.1f}V{down(share.high):.1f}" '
+                f'stroke="{colour}" stroke-opacity="0.45"/>'
+            )
+            parts.append(
+                f'<circle cx="{at:.1f}" cy="{down(share.value):.1f}" r="3" fill="{colour}">'
+                f"<title>{escape(line.name)}: {100 * share.value:.0f} % "
+                f"({100 * share.low:.0f} to {100 * share.high:.0f})</title></circle>"
+            )
+        path = " ".join(f"{at:.1f},{down(share.value):.1f}" for at, share in dots)
+        parts.append(
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+        )
+    return parts
+
+
+def _text(x: float, y: float, words: str, *, anchor: str = "start", size: int = 12) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" '
+        f'fill="#222222">{escape(words)}</text>'
+    )

@@ -1,0 +1,1 @@
+"""Two tiny models, trained here on short inputs without any memory, and how they are made."""
