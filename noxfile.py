@@ -142,8 +142,10 @@ def types(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the tests of the core and of the adapters, with every array library installed."""
-    pytest = shared(session, "frameworks") / "pytest"
-    session.run(str(pytest), *WORKERS, *session.posargs, external=True)
+    programs = shared(session, "frameworks")
+    environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(programs)}
+    pytest = str(programs / "pytest")
+    session.run(pytest, *WORKERS, *session.posargs, env=environment, external=True)
 
 
 @nox.session(venv_backend="none")
