@@ -43,7 +43,7 @@ nb_execution_timeout = 60
 nb_merge_streams = True
 
 #: The pages describe the adapters, whose frameworks need not be here to build them.
-autodoc_mock_imports = ["array_api_compat.torch", "torch"]
+autodoc_mock_imports = ["array_api_compat.torch", "flax", "jax", "torch"]
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # numpydoc's Parameters say it in words
 autodoc_default_options = {"members": True}
@@ -61,7 +61,7 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
         if entry.docname.startswith("reference/")
     }
     with mock(autodoc_mock_imports):
-        adapters = [importlib.import_module(name) for name in ("attendre_torch",)]
+        adapters = [importlib.import_module(name) for name in ("attendre_torch", "attendre_jax")]
     for package in (attendre_core, *adapters):
         for name in package.__all__:
             full = f"{package.__name__}.{name}"

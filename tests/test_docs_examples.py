@@ -41,7 +41,7 @@ def modules() -> list[str]:
 def test_examples_of_a_page_run(page: Path) -> None:
     """The blocks of one page run in order, in one namespace, as a reader would paste them."""
     for library in LIBRARIES:
-        if any(f"import {library}" in block for block in blocks_of(page)):
+        if any(re.search(rf"(import|from) {library}\b", block) for block in blocks_of(page)):
             pytest.importorskip(library)
     text = page.read_text(encoding="utf-8")
     namespace: dict[str, object] = {"__name__": "__main__"}
@@ -54,7 +54,7 @@ def test_examples_of_a_page_run(page: Path) -> None:
 def test_the_pages_that_promise_examples_have_them() -> None:
     with_examples = {str(page.relative_to(ROOT)) for page in PAGES if blocks_of(page)}
     promised = {"README.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
-    assert promised | {"docs/guides/torch.md"} <= with_examples
+    assert promised | {"docs/guides/torch.md", "docs/guides/jax.md"} <= with_examples
 
 
 def test_readme_shows_a_policy_in_under_20_lines() -> None:

@@ -11,7 +11,6 @@ transforms of equinox take it as it is; none of these is imported here.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import jax
@@ -31,11 +30,6 @@ from attendre_jax.scanning import chunked_attention
 __all__ = ["AttendreAttention"]
 
 
-@partial(
-    jax.tree_util.register_dataclass,
-    data_fields=["query", "key", "value", "out", "table"],
-    meta_fields=["layer"],
-)
 @dataclass(frozen=True, eq=False)  # JAX hashes what it scans with, and arrays have no hash
 class AttendreAttention:
     """Self-attention over a memory of fixed size, with queries that may wait for their future.
@@ -200,3 +194,10 @@ class AttendreAttention:
 
     def _mixed(self, out: LayerOutput) -> LayerOutput:
         return out._replace(value=jnp.einsum("bthd,hdc->btc", out.value, self.out))
+
+
+jax.tree_util.register_dataclass(
+    AttendreAttention,
+    data_fields=["query", "key", "value", "out", "table"],
+    meta_fields=["layer"],
+)
