@@ -92,10 +92,13 @@ def _kth_largest(x: Array, k: int) -> Array:
 
 def _masked_softmax(logits: Array, allowed: Array) -> Array:
     """Do what the generic op does, in one array."""
-    weights = np.where(allowed, logits, np.asarray(-np.inf, dtype=logits.dtype))
-    top = np.max(weights, axis=-1, keepdims=True)
-    top[top == -np.inf] = 0
-    np.subtract(weights, top, out=weights)
+    if allowed.all():
+        weights = logits - np.max(logits, axis=-1, keepdims=True)
+    else:
+        weights = np.where(allowed, logits, np.asarray(-np.inf, dtype=logits.dtype))
+        top = np.max(weights, axis=-1, keepdims=True)
+        top[top == -np.inf] = 0
+        np.subtract(weights, top, out=weights)
     np.exp(weights, out=weights)
     total = np.sum(weights, axis=-1, keepdims=True)
     total[total == 0] = 1

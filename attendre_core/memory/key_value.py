@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from attendre_core import checks
-from attendre_core.backend import Array, Backend, Namespace, backend_of, resolve
+from attendre_core.backend import Array, Backend, Namespace, backend_of, kernel, resolve
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.memory.chunk import new_entries
 from attendre_core.memory.inserting import clear_room, insert_competing, insert_visible
@@ -337,11 +337,12 @@ class KeyValueMemory:
             return state, xp.zeros(shape, dtype=query.dtype)
         self._check_state(where, state)
         given, back = state, None
-        if encoding is not None and encoding.wants_sorted and _readable(state, position):
+        sort = encoding is not None and encoding.wants_sorted and _may_branch(state, position)
+        if sort:
             state, back = sorted_by_position(state)
         reading = self._read(
             where, state, query, position, valid, top_k, causal, encoding, encoding_params,
-            document, key_sorted=back is not None,
+            document, key_sorted=sort,
         )  # fmt: skip
         if top_k is None or top_k >= state.key.shape[2]:
             output = attend_dense(reading)
@@ -518,7 +519,9 @@ def _has_documents(aux: Any) -> bool:
     return isinstance(aux, dict) and "document" in aux
 
 
-def _readable(state: KeyValueState, position: Array | None) -> bool:
-    """Whether all positions may be looked at now."""
+def _may_branch(state: KeyValueState, position: Array | None) -> bool:
+    """Whether code may depend on positions: they may be read now, or a kernel branches later."""
+    if kernel("choose", state.position) is not None:
+        return True
     arrays = (state.position,) if position is None else (state.position, position)
     return all(bool(backend_of(array).is_concrete(array)) for array in arrays)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.memory.state import KeyValueState
+from attendre_core.ops.branches import all_true
 from attendre_core.ops.slots import gather_slots
 from attendre_core.tree import tree_map
 
@@ -12,7 +13,7 @@ __all__ = ["sorted_by_position", "with_scores_of"]
 _LAST = 2**31 - 1
 
 
-def sorted_by_position(state: KeyValueState) -> tuple[KeyValueState, Array]:
+def sorted_by_position(state: KeyValueState) -> tuple[KeyValueState, Array | None]:
     """Sort the slots of each row by position, empty ones last.
 
     Returns
@@ -20,10 +21,13 @@ def sorted_by_position(state: KeyValueState) -> tuple[KeyValueState, Array]:
     state
         With sorted slots.
     back
-        Where each slot of the given state went.
+        Where each slot of the given state went; None if they are known to be sorted already,
+        as they are until something is evicted.
     """
     xp = backend_of(state.key).xp
     place = xp.where(state.valid, state.position, xp.full_like(state.position, _LAST))
+    if all_true(place[..., 1:] >= place[..., :-1]):
+        return state, None
     index = xp.argsort(place, axis=-1, stable=True)
     axis = state.valid.ndim - 1
 

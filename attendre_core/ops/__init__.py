@@ -6,7 +6,7 @@ the kernels off.
 """
 
 from attendre_core.ops.attention import attention
-from attendre_core.ops.branches import all_true, when
+from attendre_core.ops.branches import all_true, choose, when
 from attendre_core.ops.counting import count_true, running_count
 from attendre_core.ops.erf import erf
 from attendre_core.ops.finite import surely_finite
@@ -25,6 +25,7 @@ __all__ = [
     "all_true",
     "approximate_top_k",
     "attention",
+    "choose",
     "count_true",
     "erf",
     "exchange_slots",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from attendre_core.backend import Array, backend_of, kernel
 
-__all__ = ["all_true", "when"]
+__all__ = ["all_true", "choose", "when"]
 
 
 def all_true(flags: Array) -> bool:
@@ -45,3 +45,26 @@ def when(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Ar
         return compute() if bool(needed) else otherwise()
     branch = kernel("branch", needed)
     return compute() if branch is None else branch(needed, compute, otherwise)
+
+
+def choose(which: Array, branches: Sequence[Callable[[], Array]]) -> Array:
+    """Return what one of several functions computes, all results of the same shape.
+
+    As in `when`, eager code looks and a backend with a kernel branches; elsewhere the last
+    function is taken, which must be right whatever ``which`` is.
+
+    Parameters
+    ----------
+    which
+        int32 array without axes: the number of the function.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> choose(np.asarray(0), [lambda: np.zeros(2), lambda: np.ones(2)]).tolist()
+    [0.0, 0.0]
+    """
+    if backend_of(which).is_concrete(which):
+        return branches[int(which)]()
+    fast = kernel("choose", which)
+    return branches[-1]() if fast is None else fast(which, branches)

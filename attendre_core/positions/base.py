@@ -24,8 +24,8 @@ class Pairing(NamedTuple):
     key_position, key_valid
         (batch, slots), or (batch, kv_heads, slots) for eviction per head.
     key_sorted
-        The keys stand in the order of their positions, empty slots last, and the positions may
-        be read.
+        The keys stand in the order of their positions, empty slots last; positions may be read,
+        or compiled code may branch by them (`attendre_core.ops.choose`).
     """
 
     query_position: Array

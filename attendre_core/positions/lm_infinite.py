@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.attention import logits_of
-from attendre_core.ops.branches import when
+from attendre_core.ops.branches import choose, when
 from attendre_core.positions.base import Encoded, Encoding, Pairing
 from attendre_core.positions.rope import RoPE
 
@@ -35,10 +35,10 @@ class LMInfinite(Encoding):
     Notes
     -----
     A pair at or beyond n_local needs another product than a near one: the query turned by
-    n_local against the key as stored. Eager code gets the keys sorted by position and goes
-    through them in blocks, so that all but the few at the edges of the band are multiplied
-    once, and turned only if they are near. Compiled code skips the side on which no pair is
-    far, if the library can branch.
+    n_local against the key as stored. Where values may be read, or compiled code may branch,
+    the keys come sorted by position and are taken in blocks, so that all but those at the edges
+    of the band are multiplied once, and turned only if they are near. Elsewhere all pairs are
+    multiplied for each side.
 
     What a product holds never depends on other rows of the batch, only whether it is made: a
     product of another shape would be rounded in another way, and a tie in one row decided by
@@ -68,115 +68,141 @@ class LMInfinite(Encoding):
 
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
         """Compute the logits of near pairs and of pairs beyond the band on either side."""
-        xp = backend_of(query).xp
         rope = RoPE(base=self.base) if self.rope is None else self.rope
         if rope.temperature != 1.0:
             query = query * rope.temperature**2
         pairing = pairing.centred()
-        place, at = pairing.query_place, pairing.key_place
-        limit = xp.full_like(place, self.n_local)
-
-        def turned(side: str) -> Array:
-            if side == "near":
-                return rope.rotate(query, place)
-            return rope.rotate(query, limit if side == "past" else -limit)
-
-        def keys(side: str, part: slice) -> Array:
-            own = key[:, :, part, :]
-            return rope.rotate(own, at[:, :, part]) if side == "near" else own
-
-        def far(side: str, part: slice) -> Array:
-            distance = place[..., None] - at[:, :, None, None, part]
-            return distance >= self.n_local if side == "past" else distance <= -self.n_local
-
-        if pairing.key_sorted:
-            logits = _in_blocks(xp, self._blocks(pairing), turned, keys, far)
+        products = _Products(rope, self.n_local, query, key, pairing)
+        needs = _needs(pairing, self.n_local)
+        found = backend_of(needs)
+        if not pairing.key_sorted:
+            logits = _by_side(products, found.xp.any(needs, axis=1))
+        elif found.is_concrete(needs):
+            logits = _by_read_blocks(products, found.to_numpy(needs))
         else:
-            everything = slice(None)
-            logits = logits_of(turned("near"), keys("near", everything))
-            for side in ("past", "ahead"):
-                logits = _where_needed(xp, side, turned, key, far, logits)
+            logits = _by_chosen_blocks(products, needs)
         return Encoded(query, key, logits=logits)
-
-    def _blocks(self, pairing: Pairing) -> list[_Block]:
-        """Cut sorted keys into blocks and tell what each of them needs for any row."""
-        found = backend_of(pairing.key_position)
-        xp = found.xp
-        where, real = pairing.query_position, pairing.query_valid
-        lowest = xp.min(xp.where(real, where, xp.full_like(where, _FAR)), axis=1)
-        highest = xp.max(xp.where(real, where, xp.full_like(where, -_FAR)), axis=1)
-        at, n = pairing.key_position, self.n_local
-        rows = (at.shape[0],) + (1,) * (at.ndim - 1)
-        lowest, highest = xp.reshape(lowest, rows), xp.reshape(highest, rows)
-        past, ahead = at <= highest - n, at >= lowest + n
-        near = (at > lowest - n) & (at < highest + n)
-        # Slots that hold nothing need nothing, and neither does a row without queries.
-        some = pairing.key_valid & (lowest <= highest)
-        needs = xp.any(xp.stack([past, near, ahead]) & some, axis=tuple(range(1, at.ndim)))
-        needed = found.to_numpy(needs)
-        blocks = []
-        for start in range(0, at.shape[-1], _BLOCK):
-            part = slice(start, min(start + _BLOCK, at.shape[-1]))
-            sides = needed[:, part].any(axis=1).tolist()
-            blocks.append(_Block(part, *sides))
-        return blocks
 
 
 #: Farther away than any position can be, with room to add n_local.
 _FAR = 2**30
 #: Slots of a block: small against a memory for which time matters, large against a product.
 _BLOCK = 128
+#: Compiled code holds every branch of every block, so there the blocks are few.
+_MOST_BLOCKS = 8
+_SIDES = ("past", "near", "ahead")
 
 
-class _Block(NamedTuple):
-    """A piece of the sorted keys, and which of the three products some pair in it needs."""
-
-    part: slice
-    past: bool
-    near: bool
-    ahead: bool
-
-
-def _where_needed(
-    xp: Any,
-    side: str,
-    turned: Callable[[str], Array],
-    key: Array,
-    far: Callable[[str, slice], Array],
-    near: Array,
-) -> Array:
-    """Replace the logits of pairs that are far on one side, if there are any."""
-    flags = far(side, slice(None))
-    return when(
-        xp.any(flags), lambda: xp.where(flags, logits_of(turned(side), key), near), lambda: near
-    )
+def _needs(pairing: Pairing, n_local: int) -> Array:
+    """Tell for each slot whether any row needs it far past, near and far ahead, (3, slots)."""
+    xp = backend_of(pairing.key_position).xp
+    where, real = pairing.query_position, pairing.query_valid
+    if where.ndim == 3:
+        real = real[:, None, :]
+    lowest = xp.min(xp.where(real, where, xp.full_like(where, _FAR)), axis=-1)
+    highest = xp.max(xp.where(real, where, xp.full_like(where, -_FAR)), axis=-1)
+    at = pairing.key_position
+    rows = (*lowest.shape, *(1,) * (at.ndim - lowest.ndim))
+    lowest, highest = xp.reshape(lowest, rows), xp.reshape(highest, rows)
+    past, ahead = at <= highest - n_local, at >= lowest + n_local
+    near = (at > lowest - n_local) & (at < highest + n_local)
+    # Slots that hold nothing need nothing, and neither does a row without queries.
+    some = pairing.key_valid & (lowest <= highest)
+    return xp.any(xp.stack([past, near, ahead]) & some, axis=tuple(range(1, at.ndim)))
 
 
-def _in_blocks(
-    xp: Any,
-    blocks: list[_Block],
-    turned: Callable[[str], Array],
-    keys: Callable[[str, slice], Array],
-    far: Callable[[str, slice], Array],
-) -> Array:
-    """Multiply sorted keys block by block."""
-    first = next((block.part.start for block in blocks if block.near), 0)
-    last = next((block.part.stop for block in reversed(blocks) if block.near), 0)
-    near_keys = keys("near", slice(first, last))
-    query = {side: turned(side) for side in ("past", "near", "ahead")}
-    parts = []
-    for block in blocks:
-        logits = None
-        if block.near:
-            own = slice(block.part.start - first, block.part.stop - first)
-            logits = logits_of(query["near"], near_keys[:, :, own, :])
-        for side, needed in (("past", block.past), ("ahead", block.ahead)):
+class _Products:
+    """The three products that pairs may need, each for any part of the keys."""
+
+    def __init__(
+        self, rope: RoPE, n_local: int, query: Array, key: Array, pairing: Pairing
+    ) -> None:
+        self.xp = backend_of(query).xp
+        self.slots = key.shape[2]
+        self._rope = rope
+        self._n_local = n_local
+        self._key = key
+        self._place, self._at = pairing.query_place, pairing.key_place
+        limit = self.xp.full_like(self._place, n_local)
+        angles = {"past": limit, "near": self._place, "ahead": -limit}
+        self._query = {side: rope.rotate(query, angles[side]) for side in _SIDES}
+        self._turned: tuple[int, Array] | None = None
+
+    def turn(self, part: slice) -> None:
+        """Turn a piece of the keys now, for all blocks in it."""
+        keys = self._rope.rotate(self._key[:, :, part, :], self._at[:, :, part])
+        self._turned = (part.start, keys)
+
+    def of(self, side: str, part: slice) -> Array:
+        """Multiply all pairs of one part as if they were on one side."""
+        keys = self._key[:, :, part, :]
+        if side == "near" and self._turned is not None:
+            start, turned = self._turned
+            keys = turned[:, :, part.start - start : part.stop - start, :]
+        elif side == "near":
+            keys = self._rope.rotate(keys, self._at[:, :, part])
+        return logits_of(self._query[side], keys)
+
+    def far(self, side: str, part: slice) -> Array:
+        """Tell which pairs are far on one side, (batch, 1 or kv_heads, 1, queries, slots)."""
+        distance = self._place[..., None] - self._at[:, :, None, None, part]
+        return distance >= self._n_local if side == "past" else distance <= -self._n_local
+
+    def merged(self, part: slice, past: bool, near: bool, ahead: bool) -> Array:
+        """Multiply one part for each side that some of its pairs need."""
+        if not (near or ahead):  # a part that holds nothing too: any numbers will do
+            return self.of("past", part)
+        logits = self.of("near", part) if near else None
+        for side, needed in (("past", past), ("ahead", ahead)):
             if needed:
-                clamped = logits_of(query[side], keys(side, block.part))
+                clamped = self.of(side, part)
                 if logits is not None:
-                    clamped = xp.where(far(side, block.part), clamped, logits)
+                    clamped = self.xp.where(self.far(side, part), clamped, logits)
                 logits = clamped
-        if logits is None:  # an empty block: any numbers will do
-            logits = logits_of(query["past"], keys("past", block.part))
-        parts.append(logits)
+        return logits
+
+
+def _parts(slots: int, width: int) -> list[slice]:
+    return [slice(start, min(start + width, slots)) for start in range(0, slots, width)]
+
+
+def _by_read_blocks(products: _Products, needed: Any) -> Array:
+    """Multiply sorted keys block by block; ``needed`` is NumPy, (3, slots)."""
+    blocks = [
+        (part, *needed[:, part].any(axis=1).tolist()) for part in _parts(products.slots, _BLOCK)
+    ]
+    near = [part for part, _, is_near, _ in blocks if is_near]
+    if near:
+        products.turn(slice(near[0].start, near[-1].stop))
+    parts = [products.merged(*block) for block in blocks]
+    return parts[0] if len(parts) == 1 else products.xp.concat(parts, axis=-1)
+
+
+def _by_chosen_blocks(products: _Products, needs: Array) -> Array:
+    """Multiply sorted keys block by block, deciding when the program runs."""
+    xp = products.xp
+    width = max(_BLOCK, -(-products.slots // _MOST_BLOCKS))
+    parts = []
+    for part in _parts(products.slots, width):
+        past, near, ahead = (xp.any(needs[i, part]) for i in range(3))
+        several = (near & (past | ahead)) | (past & ahead)
+        one = [near & ~several, ahead & ~several, several]
+        which = sum(xp.astype(flag, xp.int32) * (i + 1) for i, flag in enumerate(one))
+        branches = [partial(products.of, side, part) for side in _SIDES]
+        parts.append(choose(which, [*branches, partial(products.merged, part, True, True, True)]))
     return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
+
+
+def _by_side(products: _Products, needed: Array) -> Array:
+    """Multiply all keys as near ones, and again for each side on which some pair is far."""
+    whole = slice(0, products.slots)
+
+    def clamped(side: str, near: Array) -> Array:
+        return products.xp.where(products.far(side, whole), products.of(side, whole), near)
+
+    def same(near: Array) -> Array:
+        return near
+
+    logits = products.of("near", whole)
+    logits = when(needed[0], partial(clamped, "past", logits), partial(same, logits))
+    return when(needed[2], partial(clamped, "ahead", logits), partial(same, logits))

@@ -34,6 +34,7 @@ def backend() -> Backend:
         kernels={
             "approximate_top_k": retrieval.approximate_top_k,
             "branch": kernels.branch,
+            "choose": kernels.choose,
             "erf": jax.scipy.special.erf,
             "exchange_slots": kernels.exchange_slots,
             "gather_slots": kernels.gather_slots,

@@ -14,12 +14,25 @@ from jax import lax
 
 from attendre_core.backend import Array
 
-__all__ = ["branch", "exchange_slots", "gather_slots", "kth_largest", "lowest", "take_rows"]
+__all__ = [
+    "branch",
+    "choose",
+    "exchange_slots",
+    "gather_slots",
+    "kth_largest",
+    "lowest",
+    "take_rows",
+]
 
 
 def branch(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
     """Compute one of two alternatives, decided when the program runs."""
     return lax.cond(needed, compute, otherwise)
+
+
+def choose(which: Array, branches: Sequence[Callable[[], Array]]) -> Array:
+    """Compute one of several alternatives, decided when the program runs."""
+    return lax.switch(which, list(branches))
 
 
 def lowest(primary: Array | None, order: Array, count: int) -> Array:

@@ -50,7 +50,9 @@ def _readable(tensor: Tensor) -> bool:
 
 def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
-    weights = logits.masked_fill(~allowed, torch.finfo(logits.dtype).min).softmax(-1)
+    if _readable(allowed) and allowed.all():
+        return logits.softmax(-1)
+    weights = torch.where(allowed, logits, torch.finfo(logits.dtype).min).softmax(-1)
     empty = ~allowed.any(-1, keepdim=True)
     if _readable(empty) and not empty.any():
         return weights
