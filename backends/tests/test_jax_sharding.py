@@ -88,7 +88,7 @@ print("equal")
 @pytest.mark.parametrize("name", ["tokens", "heads", "clamped"])
 def test_a_sharded_step_gathers_no_memory(name):
     """Scores are summed over heads, outputs mixed over heads: nothing else crosses devices."""
-    flags = "--xla_force_host_platform_device_count=4"
+    flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"
     result = subprocess.run(
         [sys.executable, "-W", "error", "-c", SCRIPT, name],
         capture_output=True,
