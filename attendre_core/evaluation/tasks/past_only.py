@@ -22,7 +22,7 @@ class PastOnly(Task):
     >>> document = PastOnly().document(np.random.default_rng(0), 128)
     >>> from attendre_core.evaluation.tasks import word
     >>> [word(t) for t in document.tokens[document.values[0] - 1 :][:2]]
-    ['key9', 'value20']
+    ['key2', 'value28']
     """
 
     name: ClassVar[str] = "past-only"

@@ -39,7 +39,7 @@ def initial_parameters(
     >>> from attendre_core.evaluation.tiny.recipe import architecture
     >>> drawn = initial_parameters(architecture("prefix-lm"), np.random.default_rng(0))
     >>> drawn["model.norm.weight"].shape, drawn["lm_head.weight"].shape
-    ((64,), (96, 64))
+    ((64,), (80, 64))
     """
     arrays = {}
     for name, shape in parameter_shapes(architecture).items():
