@@ -25,7 +25,8 @@ NO_QUERY = -(2**31)
 class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
 
-    With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots).
+    With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots). Positions and counters
+    are int32: a row takes up to 2,147,483,647 entries; reset it before.
 
     Attributes
     ----------

@@ -27,6 +27,11 @@ class LFU(Policy):
     initial
         Score of new entries, where counting starts.
 
+    Notes
+    -----
+    Scores are float32 (float64 for float64 keys): after 16,777,216 uses an entry counts no
+    further.
+
     Examples
     --------
     >>> LFU(initial=InitialScore(sigmas=0.0))

@@ -29,7 +29,10 @@ class LRU(Policy):
 
     Notes
     -----
-    Scores are float32, so positions beyond 16,777,216 are no longer told apart one by one.
+    Scores are float32, which holds whole numbers up to 16,777,216: beyond that, uses less than 2
+    positions apart may count as equal (less than 4 apart beyond twice as many, and so on), and
+    of equals the older entry goes. A memory of float64 keys has float64 scores and tells all
+    positions apart.
 
     Examples
     --------

@@ -14,7 +14,8 @@ class RandomTies:
     """Break ties in an order that looks random but is fixed by a seed.
 
     The order depends on the seed and on how many entries of the row came before, so it is the
-    same on every backend, for every batch row and whatever the padding.
+    same on every backend, for every batch row and whatever the padding. After 2**30 entries of a
+    row it begins anew.
 
     Examples
     --------
