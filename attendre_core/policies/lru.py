@@ -32,7 +32,8 @@ class LRU(Policy):
     Scores are float32, which holds whole numbers up to 16,777,216: beyond that, uses less than 2
     positions apart may count as equal (less than 4 apart beyond twice as many, and so on), and
     of equals the older entry goes. A memory of float64 keys has float64 scores and tells all
-    positions apart.
+    positions apart. `InitialScore` counts scores within rounding of float32 as equal in either;
+    `QuantileScore` and `QuotaScore` do not.
 
     Examples
     --------
