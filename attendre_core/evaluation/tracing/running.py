@@ -1,0 +1,108 @@
+"""Read one text with several memories, and record each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from attendre_core.errors import ConfigError
+from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
+from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
+from attendre_core.evaluation.tracing.words import Naming, pieces_of
+from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.model import Model
+from attendre_core.zoo.sampling import log_softmax
+from attendre_core.zoo.stream import Stream
+
+__all__ = ["trace_text"]
+
+#: Likeliest next words that are kept.
+_NEXT = 3
+#: Tokens that are read between two reports of progress.
+_PIECE = 256
+
+
+def trace_text(
+    model: Model,
+    tokens: Sequence[int],
+    memories: Mapping[str, MemoryConfig],
+    *,
+    layers: Sequence[int] | None = None,
+    naming: Naming | None = None,
+    title: str = "",
+    on_read: Callable[[int], object] | None = None,
+) -> TextTrace:
+    """Read a text with each memory and record what it holds.
+
+    Parameters
+    ----------
+    model
+        Its own memory does not matter.
+    tokens
+        The text.
+    memories
+        By the names under which they are shown.
+    layers
+        Numbers of the layers to record; None = all.
+    naming
+        What is shown for tokens; None asks the model's tokenizer.
+    title
+        Of the trace.
+    on_read
+        Called with a number of tokens that were read, for a progress bar.
+
+    Examples
+    --------
+    >>> import attendre_core as at
+    >>> from attendre_core.evaluation import load_tiny
+    >>> from attendre_core.evaluation.tasks import LookAhead, word
+    >>> (document,) = LookAhead().documents(seed=0, count=1, chunks=(4, 4))
+    >>> trace = trace_text(
+    ...     load_tiny("prefix-lm"), document.tokens, {"MT": at.preset("MT", 32, chunk=16)},
+    ...     naming=lambda tokens: [word(token) for token in tokens],
+    ... )
+    >>> layer = trace.policies[0].layers[0]
+    >>> layer.survivors.tolist() == list(range(32, 64)), layer.map().shape
+    (True, (4, 64))
+    """
+    ids = [int(token) for token in tokens]
+    if not ids:
+        raise ConfigError("trace: the text has no tokens, expected at least one.")
+    if not memories:
+        raise ConfigError("trace: no memories, expected at least one, e.g. at.preset('MT', 256).")
+    count = model.reading_part.layers
+    wanted = tuple(range(count)) if layers is None else tuple(sorted(set(layers)))
+    for number in wanted:
+        if not 0 <= number < count:
+            raise ConfigError(
+                f"trace: layer {number} does not exist; the model has layers 0 to {count - 1}."
+            )
+    shown = naming or (lambda some: pieces_of(model.text, some))
+    traces = []
+    for name, memory in memories.items():
+        recorder = Recorder(len(ids), wanted)
+        stream = TracedModel(model, memory, recorder).stream()
+        for start in range(0, len(ids), _PIECE):
+            stream.feed(ids[start : start + _PIECE])
+            if on_read is not None:
+                on_read(len(ids[start : start + _PIECE]))
+        stream.finish()
+        layers_seen, steps = recorder.traces(), recorder.step + 1
+        # What comes after the text is asked last: it is no step of reading.
+        traces.append(
+            PolicyTrace(name, memory, layers_seen, steps, _next_words(model, stream, shown))
+        )
+    return TextTrace(title, tuple(shown(ids)), tuple(traces))
+
+
+def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str, float], ...]:
+    """Return the likeliest next words; an encoder has none."""
+    if model.architecture.kind == "encoder":
+        return ()
+    logits = np.asarray(model.backend.to_numpy(stream.next_logits()), dtype=np.float64)[0]
+    share = np.exp(log_softmax(logits))
+    best = np.argsort(-share, kind="stable")[:_NEXT]
+    return tuple(
+        (naming([int(token)])[0].strip() or f"token {token}", float(share[token])) for token in best
+    )

@@ -1,0 +1,49 @@
+"""Tokens as they stand in the text: pieces which, joined, are the text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+__all__ = ["Naming", "pieces_of"]
+
+#: Turns token ids into what is shown for each of them.
+Naming = Callable[[Sequence[int]], list[str]]
+
+_BROKEN = "\N{REPLACEMENT CHARACTER}"
+#: The longest character of UTF-8 has so many bytes, and a byte may be a token.
+_LONGEST = 4
+
+
+def pieces_of(decode: Callable[[list[int]], str], tokens: Sequence[int]) -> list[str]:
+    """Return the piece of the text that each token added.
+
+    A token is decoded together with those before it, because by itself it may lose its space or
+    be half a character. Tokens without a text of their own, such as the one that begins a text,
+    have an empty piece; of the tokens of one character the last one has it.
+
+    Parameters
+    ----------
+    decode
+        Turns token ids into text.
+
+    Examples
+    --------
+    >>> def decode(tokens):
+    ...     return bytes(tokens).decode(errors="replace")
+    >>> pieces_of(decode, "a\N{LATIN SMALL LETTER E WITH ACUTE}b".encode())
+    ['a', '', '\N{LATIN SMALL LETTER E WITH ACUTE}', 'b']
+    """
+    ids, pieces = list(tokens), []
+    start = done = 0  # decoded from ``start`` on; up to ``done`` it has been given out
+    for i in range(len(ids)):
+        before = decode(ids[start:done])
+        now = decode(ids[start : i + 1])
+        unfinished = now.endswith(_BROKEN) and i + 1 - done < _LONGEST and i + 1 < len(ids)
+        if unfinished or len(now) <= len(before):
+            pieces.append("")
+            if i + 1 - done >= _LONGEST:
+                start = done = i + 1
+        else:
+            pieces.append(now[len(before) :])
+            start, done = done, i + 1
+    return pieces
