@@ -44,10 +44,12 @@ from attendre_core.memory import (
 )
 from attendre_core.policies import (
     FIFO,
+    H2O,
     LFA,
     LFU,
     LRA,
     LRU,
+    TOVA,
     AttentionSink,
     Clip,
     ConstantScore,
@@ -156,10 +158,12 @@ __version__ = "0.1.0.dev0"
 __all__ = [  # noqa: RUF022 - grouped by subject
     # policies
     "FIFO",
+    "H2O",
     "LFA",
     "LFU",
     "LRA",
     "LRU",
+    "TOVA",
     "AttentionSink",
     "Policy",
     "Stored",

@@ -5,18 +5,38 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.memory.data_only import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
-from attendre_core.policies import FIFO, LFA, LFU, LRA, LRU, AttentionSink, InitialScore, Policy
+from attendre_core.policies import (
+    FIFO,
+    H2O,
+    LFA,
+    LFU,
+    LRA,
+    LRU,
+    TOVA,
+    AttentionSink,
+    InitialScore,
+    Policy,
+)
 
-__all__ = ["PRESETS", "MemoryConfig", "preset"]
+__all__ = ["OTHER_PRESETS", "OWN_PRESETS", "PAPER_PRESETS", "PRESETS", "MemoryConfig", "preset"]
 
+#: The paper's systems by the paper's names.
+PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
+#: Systems that others proposed, as far as memories of fixed size can express them.
+OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: What this project recommends: for models that look both ways, and for causal ones.
+OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names that `preset` knows; any LFA-<decay> is understood too.
-PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
+
+#: Sinks of LM-Infinite in its authors' runs, where the window has 2,048 or 4,096 places.
+_GLOBAL = 100
 
 _WORDS = {
     "present": ("compete", "visible"),
@@ -54,6 +74,11 @@ class MemoryConfig:
         O: how many outputs of an encoder its decoder attends to.
     layers
         Policies of single layers that differ: ((layer, policy), ...).
+    per_head, protect_recent
+        See `KeyValueMemory`.
+    cross_top_k
+        How many outputs of the encoder each head of a decoder attends to at a time
+        (Unlimiformer); None = all of them.
 
     Examples
     --------
@@ -75,6 +100,9 @@ class MemoryConfig:
     decode: Literal["separate", "inside"] = "separate"
     encoder_outputs: int = 8192
     layers: tuple[tuple[int, Policy], ...] = ()
+    per_head: bool = False
+    protect_recent: int = 0
+    cross_top_k: int | None = None
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"
@@ -94,6 +122,10 @@ class MemoryConfig:
             if getattr(self, name) not in words:
                 given = getattr(self, name)
                 raise ConfigError(f"{where}: {name} is {given!r}, expected {' or '.join(words)}.")
+        if self.cross_top_k is not None:
+            checks.whole_number(
+                where, "cross_top_k", self.cross_top_k, least=1, hint="None attends to all."
+            )
         if self.top_k is not None:
             checks.whole_number(where, "top_k", self.top_k, least=1, hint="None retrieves all.")
             if self.top_k > self.kv_size:
@@ -108,7 +140,13 @@ class MemoryConfig:
 
     def kv_memory(self, layer: int = 0) -> KeyValueMemory:
         """Return the K/V memory of one layer."""
-        return KeyValueMemory(size=self.kv_size, policy=self.policy_of(layer), present=self.present)
+        return KeyValueMemory(
+            size=self.kv_size,
+            policy=self.policy_of(layer),
+            present=self.present,
+            per_head=self.per_head,
+            protect_recent=self.protect_recent,
+        )
 
     def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
         """Return the Q memory of one layer; None when N = 0."""
@@ -123,31 +161,84 @@ class MemoryConfig:
 def preset(
     name: str,
     kv_size: int,
-    q_size: int = 0,
+    q_size: int | None = None,
     chunk: int = 128,
     top_k: int | None = None,
     *,
     sigmas: float | None = None,
 ) -> MemoryConfig:
-    """Make the memories of a system of the paper.
+    """Make the memories of a system by its name; capitals do not matter.
 
     Parameters
     ----------
     name
-        ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks), ``"LRA-last"``,
-        ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or ``"LFA-1e-3"``,
-        ``"LRU"``, ``"LFU"``.
+        Of the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
+        ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
+        ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``. Of others: ``"Transformer-XL"``,
+        ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``. Our own: ``"attendre"`` for
+        models that look both ways, ``"attendre-causal"`` for those that do not.
     kv_size, q_size, chunk, top_k
-        M, N, S and K.
+        M, N, S and K. Without ``q_size`` there is no Q memory, but for ``"attendre"``: half of M.
     sigmas
-        c of the initial score mu - c sigma; None is the paper's default of 1.
+        c of the initial score mu - c sigma, for policies that have one; None is 1 for those of
+        the paper and what was chosen for our own.
 
     Examples
     --------
     >>> preset("AS", kv_size=256).policy
     AttentionSink(sinks=4)
+    >>> preset("attendre", kv_size=256).q_size
+    128
     """
-    initial = InitialScore(1.0 if sigmas is None else sigmas)
+    wanted = name.lower()
+    config = MemoryConfig(FIFO(), kv_size, q_size or 0, chunk, top_k)
+    if wanted == "attendre" and q_size is None:
+        config = replace(config, q_size=kv_size // 2)
+    settings = _settings(wanted, config, sigmas)
+    if settings is None:
+        raise ConfigError(
+            f"preset: {name!r} is not known; known are {', '.join(PRESETS)} and LFA-<decay> for "
+            "any decay, e.g. LFA-1e-4."
+        )
+    return replace(config, **settings)
+
+
+def _settings(name: str, config: MemoryConfig, sigmas: float | None) -> dict[str, Any] | None:
+    """Return in what a system differs from FIFO; None if there is no such name."""
+    policy = _paper_policy(name, InitialScore(1.0 if sigmas is None else sigmas))
+    if policy is not None:
+        return {"policy": policy}
+    size = config.kv_size
+    some: dict[str, dict[str, Any]] = {
+        "transformer-xl": {"present": "visible"},
+        "unlimiformer": {"top_k": None, "cross_top_k": config.top_k or config.chunk},
+        "lm-infinite": {
+            "policy": AttentionSink(sinks=min(_GLOBAL, size // 4)),
+            "present": "visible",
+        },
+        "h2o": {
+            "policy": H2O(),
+            "present": "visible",
+            "per_head": True,
+            "protect_recent": size // 2,
+        },
+        "tova": {"policy": TOVA(), "present": "visible"},
+        "attendre": {
+            "policy": LFA(
+                decay=0.0, score="softmax", initial=InitialScore(-1.0 if sigmas is None else sigmas)
+            )
+        },
+        "attendre-causal": {
+            "policy": LRA(
+                "sum", score="softmax", initial=InitialScore(0.0 if sigmas is None else sigmas)
+            )
+        },
+    }
+    return some.get(name)
+
+
+def _paper_policy(name: str, initial: InitialScore) -> Policy | None:
+    """Return a policy of the paper; None if there is no such name."""
     simple: dict[str, Policy] = {
         "mt": FIFO(),
         "as": AttentionSink(sinks=4),
@@ -157,16 +248,10 @@ def preset(
         "lru": LRU(initial=initial),
         "lfu": LFU(initial=initial),
     }
-    policy = simple.get(name.lower())
-    if policy is None:
-        match = re.fullmatch(r"lfa-([0-9.]+(?:e[-+]?[0-9]+)?)", name.lower())
-        try:
-            policy = LFA(decay=float(match[1]), initial=initial) if match else None
-        except ValueError:
-            policy = None
-    if policy is None:
-        raise ConfigError(
-            f"preset: {name!r} is not known; known are {', '.join(PRESETS)} and LFA-<decay> for "
-            "any decay, e.g. LFA-1e-4."
-        )
-    return MemoryConfig(policy=policy, kv_size=kv_size, q_size=q_size, chunk=chunk, top_k=top_k)
+    if name in simple:
+        return simple[name]
+    match = re.fullmatch(r"lfa-([0-9.]+(?:e[-+]?[0-9]+)?)", name)
+    try:
+        return LFA(decay=float(match[1]), initial=initial) if match else None
+    except ValueError:
+        return None

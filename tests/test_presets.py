@@ -1,4 +1,4 @@
-"""The paper's systems by name."""
+"""Systems by name."""
 
 import pytest
 
@@ -42,3 +42,16 @@ def test_impossible_sizes(settings):
 def test_layers_may_have_their_own_policies():
     config = at.preset("LFA-0", kv_size=8).replace_layers({2: at.FIFO(), 0: at.LRU()})
     assert [type(config.policy_of(i)).__name__ for i in range(4)] == ["LRU", "LFA", "FIFO", "LFA"]
+
+
+def test_only_our_own_brings_a_queue():
+    sizes = {name: at.preset(name, kv_size=64).q_size for name in at.PRESETS}
+    assert {name for name, size in sizes.items() if size} == {"attendre"}
+    assert sizes["attendre"] == 32
+    assert at.preset("attendre", kv_size=64, q_size=0).q_size == 0
+
+
+def test_our_own_scores_may_be_changed():
+    assert at.preset("attendre", 64).policy.initial != at.InitialScore(0.5)
+    for name in ("attendre", "attendre-causal"):
+        assert at.preset(name, 64, sigmas=0.5).policy.initial == at.InitialScore(0.5)

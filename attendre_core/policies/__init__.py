@@ -2,6 +2,7 @@
 
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.fifo import FIFO
+from attendre_core.policies.h2o import H2O
 from attendre_core.policies.initial_score import (
     AnyInitial,
     ConstantScore,
@@ -16,13 +17,16 @@ from attendre_core.policies.lru import LRU
 from attendre_core.policies.scores import Clip, Shift
 from attendre_core.policies.sink import AttentionSink
 from attendre_core.policies.ties import RandomTies
+from attendre_core.policies.tova import TOVA
 
 __all__ = [
     "FIFO",
+    "H2O",
     "LFA",
     "LFU",
     "LRA",
     "LRU",
+    "TOVA",
     "AnyInitial",
     "AttentionSink",
     "Clip",

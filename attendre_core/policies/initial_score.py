@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError
+from attendre_core.ops.branches import all_true
 from attendre_core.ops.counting import count_true
 
 if TYPE_CHECKING:
@@ -56,27 +57,38 @@ class InitialScore:
     def score(self, stored: Stored, count: Array) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
         xp = namespace_of(stored.score)
-        zero = xp.zeros_like(stored.score)
         counted = stored.valid & ~stored.pinned
         number = count_true(counted, axis=-1, keepdims=True)
+        every = all_true(counted)
         some = number > 0
-        number = xp.astype(xp.where(some, number, xp.ones_like(number)), stored.score.dtype)
-        highest = xp.max(xp.where(counted, stored.score, -math.inf), axis=-1, keepdims=True)
-        highest = xp.where(some, highest, xp.zeros_like(highest))
-        lowest = xp.min(xp.where(counted, stored.score, math.inf), axis=-1, keepdims=True)
-        lowest = xp.where(some, lowest, xp.zeros_like(lowest))
+
+        def among(x: Array, otherwise: float) -> Array:
+            """Leave out the entries that do not count, where there may be such."""
+            return x if every else xp.where(counted, x, otherwise)
+
+        def if_some(x: Array) -> Array:
+            return x if every else xp.where(some, x, xp.zeros_like(x))
+
+        if not every:
+            number = xp.where(some, number, xp.ones_like(number))
+        number = xp.astype(number, stored.score.dtype)
+        highest = if_some(xp.max(among(stored.score, -math.inf), axis=-1, keepdims=True))
+        lowest = if_some(xp.min(among(stored.score, math.inf), axis=-1, keepdims=True))
         # Measured from the highest score: equal scores give exactly zero deviation.
-        below = xp.where(counted, stored.score - highest, zero)
+        below = among(stored.score - highest, 0.0)
         mean = _sum(below) / number
-        spread = xp.where(counted, (below - mean) ** 2, zero)
-        sigma = xp.sqrt(_sum(spread) / number)
-        start = highest + (mean - self.sigmas * sigma)
+        start = highest + mean
+        if self.sigmas:
+            spread = among((below - mean) ** 2, 0.0)
+            sigma = xp.sqrt(_sum(spread) / number)
+            start = highest + (mean - self.sigmas * sigma)
         largest = xp.maximum(xp.abs(highest), xp.abs(lowest))
         near = _SNAP_RANGE * (highest - lowest) + _SNAP_LARGEST * largest
-        close = counted & (xp.abs(stored.score - start) <= near)
+        close = xp.abs(stored.score - start) <= near
+        close = close if every else counted & close
         same = xp.min(xp.where(close, stored.score, math.inf), axis=-1, keepdims=True)
         start = xp.where(xp.any(close, axis=-1, keepdims=True), same, start)
-        return xp.where(some, start, xp.zeros_like(start))[..., 0]
+        return if_some(start)[..., 0]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ Reading chunk by chunk, memories, decoding and saving are the same for all and l
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, Self
 
 from attendre_core.backend import Array
@@ -68,6 +68,8 @@ class Part:
         Rows of the embedding.
     context
         Longest input it was trained on; None if it does not matter.
+    cross_top_k
+        A decoder attends across to so many outputs of the encoder; None = all.
     """
 
     layers: int
@@ -77,6 +79,7 @@ class Part:
     head_dim: int
     vocabulary: int
     context: int | None
+    cross_top_k: int | None = field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:

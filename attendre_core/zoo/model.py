@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -98,6 +99,13 @@ class Model:
         if isinstance(self.architecture, EncoderDecoder):
             return self.architecture.encoder
         return cast(Part, self.architecture)
+
+    @property
+    def writing_part(self) -> Part:
+        """The decoder of an encoder-decoder, with the top K of its attention across."""
+        decoder = cast(EncoderDecoder, self.architecture).decoder
+        top_k = None if self.memory is None else self.memory.cross_top_k
+        return decoder if top_k is None else replace(decoder, cross_top_k=top_k)
 
     @property
     def reading_params(self) -> Params:
@@ -346,9 +354,8 @@ class Model:
 
     def crosses(self, encoded: Array, valid: Array) -> list[Cross]:
         """Project the encoder's output once for every decoder layer."""
-        decoder = cast(EncoderDecoder, self.architecture).decoder
         layers = self.params["decoder"]["layers"]
-        return [(*decoder.cross_project(layer, encoded), valid) for layer in layers]
+        return [(*self.writing_part.cross_project(layer, encoded), valid) for layer in layers]
 
     def _decoder_logits(self, rows: list[list[int]], decoder_tokens: Any) -> Array:
         architecture = cast(EncoderDecoder, self.architecture)
@@ -363,7 +370,7 @@ class Model:
         length = max(len(row) for row in written)
         tokens, valid = padded(written, self._compiled_length(length))
         hidden, _ = full_pass(
-            architecture.decoder, self.params["decoder"], self.backend.from_numpy(tokens),
+            self.writing_part, self.params["decoder"], self.backend.from_numpy(tokens),
             self.backend.from_numpy(valid), causal=True, library=self.library,
             crosses=self.crosses(*self._encoded(rows)),
         )  # fmt: skip
@@ -381,7 +388,7 @@ class Model:
     def writer_across(self, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
         """Start a decoder that attends to an encoder's output; and its first logits."""
         architecture = cast(EncoderDecoder, self.architecture)
-        part, params = architecture.decoder, self.params["decoder"]
+        part, params = self.writing_part, self.params["decoder"]
         batch = int(valid.shape[0])
         stack = full_stack(part, room + 1, self.library)
         states = stack.init(

@@ -160,7 +160,8 @@ def _memory_layer(
         # sends all N of the layer below as one chunk.
         longest = max(memory.chunk, memory.q_size if memory.finish == "flush" else 0)
         reach = window - 1 + memory.q_size + longest
-        kv = replace(kv, policy=FIFO(), size=min(reach, kv.size))
+        size = min(reach, kv.size)
+        kv = replace(kv, policy=FIFO(), size=size, per_head=False, protect_recent=0)
         top_k = None if top_k is None else min(top_k, kv.size)
     return AttendreLayer(
         kv_memory=replace(kv, scale=part.scale),

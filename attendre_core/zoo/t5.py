@@ -131,7 +131,7 @@ class T5Part(Part):
         if cross is not None:
             y = rms_norm(params["cross_norm"], x, self.eps)
             query = split_heads(linear(params, "cross_q", y), self.heads)
-            across = cross_attention(query, *cross, scale=self.scale)
+            across = cross_attention(query, *cross, top_k=self.cross_top_k, scale=self.scale)
             x = x + linear(params, "cross_out", merged_heads(across))
         y = rms_norm(params["hidden_norm"], x, self.eps)
         up = linear(params, "up", y)

@@ -92,7 +92,8 @@ class VanillaPart(Part):
 
     def _across(self, params: Params, y: Array, cross: Cross) -> Array:
         query = split_heads(linear(params, "cross_q", y), self.heads)
-        return linear(params, "cross_out", merged_heads(cross_attention(query, *cross)))
+        across = cross_attention(query, *cross, top_k=self.cross_top_k)
+        return linear(params, "cross_out", merged_heads(across))
 
     def _feed_forward(self, params: Params, y: Array) -> Array:
         return linear(params, "down", activate(self.activation, linear(params, "up", y)))

@@ -1,0 +1,47 @@
+"""H2O: what the softmax weighed least over all steps goes first (heavy hitters)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from attendre_core.backend import Array, namespace_of
+from attendre_core.policies.base import Policy, Stored
+
+if TYPE_CHECKING:
+    from attendre_core.memory.attention import Attention
+
+__all__ = ["H2O"]
+
+
+@dataclass(frozen=True)
+class H2O(Policy):
+    """Heavy hitters: keep the entries with the most softmax weight, summed over all queries.
+
+    The rule of "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
+    Models" (arXiv 2306.14048). It is only the choice among older entries: the recent half of the
+    budget and the choice for each head are ``protect_recent`` and ``per_head`` of the memory, and
+    ``present="visible"`` lets an entry be attended before it competes. The preset ``"H2O"`` sets
+    all of them.
+
+    Notes
+    -----
+    The same scores as ``LFA(decay=0, score="softmax", initial=ConstantScore(0))``. The sum only
+    grows, so old entries have an advantage over new ones; the original has it, too.
+
+    Examples
+    --------
+    >>> import attendre_core as at
+    >>> at.KeyValueMemory(size=64, policy=at.H2O(), per_head=True, protect_recent=32).policy
+    H2O()
+    """
+
+    def enter(self, stored: Stored, count: Array) -> Array:
+        """Return 0: nobody has attended to a new entry yet."""
+        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+
+    def observe(self, stored: Stored, attention: Attention) -> Array:
+        """Add the weights of this step's queries."""
+        nothing = namespace_of(stored.score).zeros_like(stored.score)
+        weights = attention.pool(attention.weights, queries="sum", heads="sum", unseen=nothing)
+        return stored.score + weights
