@@ -15,6 +15,15 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parents[1]
 PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax", "attendre_conformance")
+#: What `attendre demo` reads with.
+TINY = (
+    "manifest.json",
+    *(
+        f"{model}/{file}"
+        for model in ("prefix-lm", "encoder-decoder")
+        for file in ("config.json", "model.safetensors")
+    ),
+)
 
 
 def complaints(wheel: str) -> list[str]:
@@ -34,6 +43,11 @@ def complaints(wheel: str) -> list[str]:
         f"{name}/py.typed is not in the wheel"
         for name in PACKAGES
         if f"{name}/py.typed" not in names
+    ]
+    found += [
+        f"{name} is not in the wheel"
+        for name in TINY
+        if f"attendre_core/evaluation/tiny/{name}" not in names
     ]
     installed = distribution("attendre-core")
     if installed.version != module.__version__:

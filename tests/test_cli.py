@@ -9,15 +9,11 @@ import subprocess
 import sys
 from typing import Any
 
-import numpy as np
 import pytest
 
 import attendre_core as at
 from attendre_core.cli import build_parser, main
-from attendre_core.cli.planted import Fate, plant, stream_through
 from attendre_core.presets import PRESETS
-
-SMALL = ("--length", "256", "--kv", "32", "--chunk", "16")
 
 
 def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -30,17 +26,6 @@ def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 def run_json(*arguments: str, capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     answer: dict[str, Any] = json.loads(run(*arguments, "--json", capsys=capsys))
     return answer
-
-
-def start(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-m", "attendre_core.cli", *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        encoding="utf-8",
-        env={**os.environ, "PYTHONIOENCODING": "utf-8", **environment},
-    )
 
 
 class TestHelp:
@@ -68,7 +53,8 @@ class TestHelp:
         for line in examples:
             words = re.split(r"\s{3,}|\s\|", line.strip())[0].split()[1:]
             assert build_parser().parse_args(words)
-            if not {"torch", "jax", "all"} & set(words):
+            # The demo's take a minute each; tests/evaluation runs smaller ones.
+            if command != "demo" and not {"torch", "jax", "all"} & set(words):
                 run(*words, capsys=capsys)
 
 
@@ -76,16 +62,15 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["demo", "--kv", "0"], "'0' is not possible; give a whole number, 1 or more"),
-            (["demo", "--kv", "many"], "'many' is not possible"),
-            (["demo", "--chunk", "-3"], "'-3' is not possible"),
+            (["demo", "--documents", "0"], "'0' is not possible; give a whole number, 1 or more"),
+            (["demo", "--documents", "many"], "'many' is not possible"),
             (["demo", "--seed", "-1"], "'-1' is not possible"),
-            (["demo", "--sigmas", "nan"], "'nan' is not possible; give a finite number"),
-            (["demo", "--length", "64", "--kv", "64"], "nothing would have to go"),
+            (["demo", "--sigmas", "nan"], "'nan' is not possible; give a number, or 'paper'"),
+            (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
+            (["demo", "--picture", "no/such/folder/a.svg"], "there is no folder for the picture"),
             (["demo", "--backend", "nonsense"], "'nonsense' is not known"),
             (["demo", "--backend", "no_module:thing"], "not installed"),
-            (["demo", "--presets", "MT", "NONE"], "'NONE' is not known"),
-            (["demo", "--compile"], "numpy has no compiler"),
+            (["demo", "--policies", "MT", "NONE"], "'NONE' is not known"),
             (["info", "--backend", "nonsense"], "'nonsense' is not known"),
             (["info", "--kv", "1.5"], "'1.5' is not possible"),
             (["info", "--dtype", "int8"], "invalid choice: 'int8'"),
@@ -130,80 +115,12 @@ class TestQuietEnds:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("attendre_core.cli.demo.stream_through", interrupt)
+        monkeypatch.setattr("attendre_core.cli.demo.grid_of", interrupt)
         assert main(["demo"]) == 130
         assert capsys.readouterr() == ("", "")
 
 
-class TestDemo:
-    def test_every_preset_is_shown(self, capsys: pytest.CaptureFixture[str]) -> None:
-        lines = run("demo", *SMALL, capsys=capsys).splitlines()
-        shown = [line.split()[0].partition("│")[0] for line in lines if "│" in line]
-        assert shown == list(PRESETS)
-
-    def test_the_figures_add_up(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for present in ("compete", "visible"):
-            answer = run_json("demo", *SMALL, "--present", present, capsys=capsys)
-            for policy in answer["policies"]:
-                assert policy["kept"] + policy["evicted"] + policy["refused"] == 256
-                assert policy["kept"] == len(policy["kept_positions"]) == 32
-                gone = policy["evicted"] + policy["refused"]
-                assert policy["admitted_share"] == pytest.approx(policy["evicted"] / gone)
-                assert policy["planted"] == [
-                    "kept" if at_ in policy["kept_positions"] else fate
-                    for at_, fate in zip(answer["planted"], policy["planted"], strict=True)
-                ]
-
-    def test_fifo_keeps_the_last_entries(self, capsys: pytest.CaptureFixture[str]) -> None:
-        answer = run_json("demo", *SMALL, capsys=capsys)
-        (fifo,) = (policy for policy in answer["policies"] if policy["name"] == "MT")
-        assert fifo["kept_positions"] == list(range(224, 256))
-        assert fifo["refused"] == 0
-
-    def test_the_sentences_follow_the_results(self, capsys: pytest.CaptureFixture[str]) -> None:
-        for seed in ("0", "1"):
-            answer = run_json("demo", *SMALL, "--seed", seed, capsys=capsys)
-            holders = answer["reading"][1]
-            none = [
-                policy["name"] for policy in answer["policies"] if "kept" not in policy["planted"]
-            ]
-            assert (f"none: {', '.join(none)}." in holders) == bool(none)
-            shares = {p["admitted_share"]: p["name"] for p in reversed(answer["policies"])}
-            assert f"{min(shares):.2f} ({shares[min(shares)]})" in answer["reading"][-1]
-
-    def test_a_seed_fixes_everything(self, capsys: pytest.CaptureFixture[str]) -> None:
-        first, again, other = (
-            run("demo", *SMALL, "--seed", seed, capsys=capsys) for seed in ("1", "1", "2")
-        )
-        assert first == again != other
-
-    @pytest.mark.parametrize("library", ["array_api_strict", "torch", "jax"])
-    def test_backends_keep_the_same(self, library: str, capsys: pytest.CaptureFixture[str]) -> None:
-        pytest.importorskip(library)
-        few = ("--presets", "AS", "LRA-max", "LFA-1e-3", "LFU")
-        more = ["--compile"] if library == "jax" else []
-        here = run_json("demo", *SMALL, *few, capsys=capsys)
-        there = run_json("demo", *SMALL, *few, "--backend", library, *more, capsys=capsys)
-        assert there["policies"] == here["policies"]
-
-    def test_a_length_that_is_not_a_multiple_of_the_chunk(
-        self, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        sizes = ("--length", "101", "--kv", "9", "--chunk", "7")
-        for policy in run_json("demo", *sizes, capsys=capsys)["policies"]:
-            assert policy["kept"] + policy["evicted"] + policy["refused"] == 101
-
-    def test_a_plain_pipe_gets_no_colour(self) -> None:
-        out, err = start("demo", *SMALL).communicate(timeout=120)
-        assert err == ""
-        assert "\x1b" not in out
-        assert "│" in out
-
-    def test_an_ascii_terminal_gets_ascii(self) -> None:
-        out, err = start("demo", *SMALL, PYTHONIOENCODING="ascii").communicate(timeout=120)
-        assert err == ""
-        assert out.isascii()
-
+class TestTerminal:
     @pytest.mark.skipif(sys.platform == "win32", reason="needs a pseudo-terminal")
     @pytest.mark.parametrize(("environment", "coloured"), [({}, True), ({"NO_COLOR": "1"}, False)])
     def test_colour_on_a_terminal(self, environment: dict[str, str], coloured: bool) -> None:
@@ -224,23 +141,6 @@ class TestDemo:
         os.close(ours)
         os.close(theirs)
         assert (b"\x1b[32m" in shown) == coloured
-
-
-class TestPlanted:
-    def test_planted_keys_attract_the_queries(self) -> None:
-        stream = plant(512, seed=3)
-        logits = np.einsum("bqhd,bkhd->bhqk", stream.query, stream.key)
-        mean = logits.mean(axis=(0, 1, 2))
-        assert set(np.argsort(mean)[-4:]) == set(stream.planted)
-        assert max(stream.planted) < 256
-
-    def test_fates_are_those_of_the_memory(self) -> None:
-        stream = plant(128, seed=0)
-        memory = at.KeyValueMemory(size=16, policy=at.AttentionSink(sinks=2))
-        outcome = stream_through(memory, stream, chunk=8, top_k=None, on=at.backend("numpy"))
-        kept = np.flatnonzero(outcome.fate == Fate.KEPT).tolist()
-        assert kept == [0, 1, *range(114, 128)]
-        assert np.all(outcome.fate[2:114] == Fate.EVICTED)
 
 
 class TestInfo:
@@ -269,9 +169,9 @@ class TestInfo:
 
     def test_nothing_is_imported_that_was_not_asked_for(self) -> None:
         code = """
-import sys
+import os, sys
 from attendre_core.cli import build_parser, main
-main(["info"]); main(["demo", "--length", "128"])
+main(["info"]); main(["demo", "--documents", "2", "--policies", "MT", "--picture", os.devnull])
 print([name for name in ("torch", "jax", "array_api_strict") if name in sys.modules])
 """
         result = subprocess.run(

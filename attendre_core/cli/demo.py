@@ -1,40 +1,47 @@
-"""``attendre demo``: one stream, every policy, and what each of them kept."""
+"""``attendre demo``: tiny models read long inputs, to see which memory keeps the answer."""
 
 from __future__ import annotations
 
 import argparse
-import dataclasses
+import math
 import textwrap
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from attendre_core.backend import backend
 from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.planted import Fate, Outcome, PlantedStream, plant, stream_through
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
-from attendre_core.presets import PRESETS, preset
+from attendre_core.progress import progress_bar
+
+if TYPE_CHECKING:
+    from attendre_core.evaluation.grid import Grid, Measured
+    from attendre_core.evaluation.picture import Panel
+    from attendre_core.evaluation.tables import Table
 
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-Stream a made-up sequence through every preset policy and show what each one kept.
+Let a tiny model that ships with this package read inputs 8 to 32 times longer than its
+chunk of 16 tokens, with memories of different policies and sizes, and count its right
+answers. The question comes first; the answer is somewhere in a context of noise.
 
-The sequence is noise with four important keys planted in its first half; every query
-asks for them. The memory holds only a small part of the sequence, so each policy has
-to choose. All of it is computed while you watch; --seed makes another sequence."""
+Prints a table in the shape of the paper's (a row for each size M of the memory and each
+wait N of the queries, a column a policy) with 95 % intervals, says what it shows, and
+draws it. NumPy is enough, nothing is downloaded, everything is computed while you wait."""
 
 _EXAMPLES = """\
   attendre demo
-  attendre demo --kv 128                      a memory twice as large
-  attendre demo --presets MT LFA-0 LFA-1e-2   only these policies
-  attendre demo --sigmas 0                    new entries start at the mean score
-  attendre demo --present visible             a chunk is attended before it may be refused
-  attendre demo --backend torch --seed 7
-  attendre demo --backend jax --compile       JAX is made for compiled steps
-  attendre demo --json | python -m json.tool"""
+  attendre demo --model encoder-decoder
+  attendre demo --task past-only --answers single      a task that needs no look ahead
+  attendre demo --sigmas paper                         the paper's initial scores
+  attendre demo --policies MT LFA-0 LFA-1e-2 --documents 24
+  attendre demo --backend torch --seed 7 --picture demo.svg
+  attendre demo --json | python -m json.tool
+  attendre demo --full                                 the whole grid, with a progress bar"""
+
+#: Sizes of the whole grid, for chunks of 16: up to 8 chunks, and 16 for those without choice.
+_FULL_SIZES = ((16, 0), (32, 0), (64, 0), (128, 0), (32, 16), (64, 32), (128, 64))
 
 
 def add_to(commands: Any) -> None:
@@ -42,226 +49,226 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "demo",
-        "stream a sequence through every policy, show what each kept",
+        "read long inputs with tiny models: which memory still knows the answer?",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
         run=run,
     )
+    _add_reading(parser)
     parser.add_argument(
-        "--kv", type=whole_number(1), default=64, metavar="M", help="slots of the memory (64)"
-    )
+        "--policies", nargs="+", metavar="NAME",
+        help="presets of 'attendre info', any LFA-<decay>, and the controls full, no-memory, "
+        "closed-book, first-M, random, pinned (the paper's, and the controls)",
+    )  # fmt: skip
     parser.add_argument(
-        "--chunk", type=whole_number(1), default=32, metavar="S", help="tokens per step (32)"
-    )
+        "--sigmas", nargs="+", type=_sigmas, metavar="C",
+        help="new entries start C standard deviations below the mean stored score; 'paper' is "
+        "what the paper used (0)",
+    )  # fmt: skip
     parser.add_argument(
-        "--length", type=whole_number(16), default=1024, metavar="T", help="tokens in all (1024)"
-    )
-    parser.add_argument(
-        "--top-k",
-        type=whole_number(1),
-        default=8,
-        metavar="K",
-        help="entries each query retrieves (8, or all slots if there are fewer); LRU and LFU "
-        "depend on it",
-    )
-    parser.add_argument("--seed", type=whole_number(0), default=0, help="which sequence (0)")
-    _add_rules(parser)
-    add_shared(parser, backend_help="array library to run on (numpy); see 'attendre info'")
-    parser.add_argument(
-        "--compile", action="store_true", help="compile each step, where the library can"
-    )
+        "--picture", default="attendre-demo.svg", metavar="FILE",
+        help="where the picture is written (attendre-demo.svg)",
+    )  # fmt: skip
+    add_shared(parser, backend_help="array library to compute with (numpy)")
 
 
-def _add_rules(parser: Parser) -> None:
+def _add_reading(parser: Parser) -> None:
     parser.add_argument(
-        "--presets",
-        nargs="+",
-        default=PRESETS,
-        metavar="NAME",
-        help="only these policies; any LFA-<decay> is understood (all of 'attendre info')",
-    )
+        "--full", action="store_true",
+        help="both models, all tasks, all presets, more sizes and scores; takes hours",
+    )  # fmt: skip
     parser.add_argument(
-        "--sigmas",
-        type=_finite,
-        metavar="C",
-        help="new entries start C standard deviations below the mean stored score (the preset's)",
-    )
+        "--model", nargs="+", choices=("prefix-lm", "encoder-decoder"), metavar="NAME",
+        help="prefix-lm, encoder-decoder (prefix-lm)",
+    )  # fmt: skip
     parser.add_argument(
-        "--present",
-        choices=("compete", "visible"),
-        default="compete",
-        help="when a chunk's own entries compete: before its queries attend, as in the paper, or "
-        "after (compete)",
+        "--task", nargs="+", choices=("look-ahead", "past-only"), metavar="NAME",
+        help="look-ahead: a value comes before its key; past-only: right after it (look-ahead)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--answers", nargs="+", choices=("repeat", "single"), metavar="NAME",
+        help="repeat: the answer recurs; single: it stands in one place (repeat)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (48; full: 160)"
     )
+    parser.add_argument("--seed", type=whole_number(0), default=0, help="which documents (0)")
 
 
-def _finite(text: str) -> float:
+def _sigmas(text: str) -> float | str:
+    if text == "paper":
+        return text
     try:
         number = float(text)
     except ValueError:
-        number = float("nan")
-    if not np.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; give a finite number")
+        number = math.nan
+    if not math.isfinite(number):
+        raise argparse.ArgumentTypeError(f"{text!r} is not possible; give a number, or 'paper'")
     return number
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Stream, then print."""
-    if arguments.length <= arguments.kv:
-        raise ConfigError(
-            f"demo: --length {arguments.length} fits into --kv {arguments.kv}, so nothing would "
-            f"have to go. Give a length above {arguments.kv}."
-        )
-    on = backend(arguments.backend)
-    if arguments.compile and "compile" not in on.capabilities:
-        raise ConfigError(f"demo: the backend {on.name} has no compiler. Leave out --compile.")
-    stream = plant(arguments.length, seed=arguments.seed)
-    top_k = min(arguments.top_k, arguments.kv)
-    outcomes = {}
-    for name in arguments.presets:
-        config = preset(
-            name, arguments.kv, chunk=arguments.chunk, top_k=top_k, sigmas=arguments.sigmas
-        )
-        memory = dataclasses.replace(config.kv_memory(), present=arguments.present)
-        outcomes[name] = stream_through(
-            memory, stream, chunk=arguments.chunk, top_k=top_k, on=on, compiled=arguments.compile
-        )
-    reading = read(stream, outcomes, arguments.kv)
+    """Measure, then print and draw."""
+    from attendre_core.evaluation import grid as grids
+    from attendre_core.evaluation.tables import tables_of
+
+    grid = grid_of(arguments)
+    cells = grid.cells()
+    bar = progress_bar(len(cells), "reading", " cells")
+    measured = []
+    try:
+        for one in grids.run(grid):
+            measured.append(one)
+            bar.update()
+    finally:
+        bar.close()
+    tables = tables_of(measured)
+    drawn = _draw(tables[0], arguments.picture)
     if arguments.json:
-        print_json(as_json(arguments, stream, outcomes, reading))
-    else:
-        print_table(arguments, stream, outcomes, reading)
+        print_json(as_json(grid, tables, drawn))
+        return
+    terminal = Terminal()
+    for table in tables:
+        print_table(table, grid, terminal)
+    print(drawn)
 
 
-def as_json(
-    arguments: argparse.Namespace,
-    stream: PlantedStream,
-    outcomes: dict[str, Outcome],
-    reading: list[str],
-) -> dict[str, Any]:
-    """Return everything that the table shows, and the exact positions."""
-    settings = ("backend", "kv", "chunk", "length", "top_k", "seed", "sigmas", "present")
+def grid_of(arguments: argparse.Namespace) -> Grid:
+    """Return what the options ask for; every mistake is found before anything is measured."""
+    from attendre_core.backend import backend
+    from attendre_core.evaluation.grid import PAPER_SYSTEMS, Grid
+    from attendre_core.evaluation.systems import CONTROLS, system
+    from attendre_core.presets import PRESETS
+
+    full = arguments.full
+    for name in arguments.policies or ():
+        system(name, 16)
+    backend(arguments.backend)
+    if not Path(arguments.picture).expanduser().parent.is_dir():
+        raise ConfigError(
+            f"demo: there is no folder for the picture {arguments.picture}. Make it, or give "
+            "another file with --picture."
+        )
+    return Grid(
+        models=arguments.model or (("prefix-lm", "encoder-decoder") if full else ("prefix-lm",)),
+        tasks=arguments.task or (("look-ahead", "past-only") if full else ("look-ahead",)),
+        answers=arguments.answers or (("repeat", "single") if full else ("repeat",)),
+        systems=arguments.policies
+        or (*(PRESETS if full else (*PAPER_SYSTEMS, "attendre")), *CONTROLS),
+        sizes=_FULL_SIZES if full else Grid().sizes,
+        sigmas=arguments.sigmas or ((-1.0, 0.0, 1.0, "paper") if full else (0.0,)),
+        documents=arguments.documents or (160 if full else Grid().documents),
+        seed=arguments.seed,
+        backend=arguments.backend,
+    )
+
+
+def as_json(grid: Grid, tables: Sequence[Table], drawn: str) -> dict[str, Any]:
+    """Return everything that the tables show."""
+    from attendre_core.evaluation.reading import sentences
+
     return {
         "command": "demo",
-        "settings": {name: getattr(arguments, name) for name in settings},
-        "planted": list(stream.planted),
-        "policies": [
+        "settings": {
+            name: getattr(grid, name) for name in ("documents", "seed", "chunk", "top_k", "backend")
+        },
+        "picture": drawn,
+        "tables": [
             {
-                "name": name,
-                **{fate.name.lower(): count(outcome, fate) for fate in Fate},
-                "admitted_share": outcome.admitted_share,
-                "planted": [Fate(outcome.fate[at]).name.lower() for at in stream.planted],
-                "kept_positions": np.flatnonzero(outcome.fate == Fate.KEPT).tolist(),
+                **dict(zip(("model", "task", "answers", "sigmas"), table.heading, strict=True)),
+                "cells": [_cell_json(m) for m in table.measured],
+                "reading": sentences(table.measured, grid.chunk),
             }
-            for name, outcome in outcomes.items()
+            for table in tables
         ],
-        "reading": reading,
     }
 
 
-def count(outcome: Outcome, fate: Fate) -> int:
-    """Count the entries with one fate."""
-    return int(np.count_nonzero(outcome.fate == fate))
+def _cell_json(measured: Measured) -> dict[str, Any]:
+    cell, accuracy = measured.cell, measured.accuracy
+    return {
+        "policy": cell.system,
+        "kv_size": cell.kv_size,
+        "q_size": cell.q_size,
+        "right": int(measured.outcome.right.sum()),
+        "accuracy": accuracy.value,
+        "low": accuracy.low,
+        "high": accuracy.high,
+        "admitted": float(measured.outcome.admitted.mean()),
+        "present": float(measured.outcome.present.mean()),
+    }
 
 
-def survivors(outcome: Outcome, stream: PlantedStream) -> int:
-    """Count the planted entries that are still in the memory."""
-    return sum(outcome.fate[at] == Fate.KEPT for at in stream.planted)
+def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
+    """Print right answers, what was let in and what was still there, and sentences."""
+    from attendre_core.evaluation.reading import admission, sentences
 
+    def answers(m: Measured) -> str:
+        value, low, high = (round(100 * x) for x in m.accuracy)
+        return f"{value} ({low}-{high})"
 
-def read(stream: PlantedStream, outcomes: dict[str, Outcome], kv: int) -> list[str]:
-    """Say in sentences what the outcomes show; every figure is computed from them."""
-    length, planted = stream.key.shape[1], len(stream.planted)
-    kept = {name: survivors(outcome, stream) for name, outcome in outcomes.items()}
-    sentences = [
-        f"Each memory had room for {kv} of {length} entries ({kv / length:.1%}), and {planted} "
-        "entries were worth keeping because every query asked for them."
-    ]
-    groups = [
-        ("all of them", [name for name, n in kept.items() if n == planted]),
-        ("some", [f"{name} ({n})" for name, n in kept.items() if 0 < n < planted]),
-        ("none", [name for name, n in kept.items() if n == 0]),
-    ]
-    parts = [f"{label}: {', '.join(names)}" for label, names in groups if names]
-    sentences.append(f"Who still holds them at the end? {'; '.join(parts)}.")
-    lost = [
-        (name, Fate(outcome.fate[at]))
-        for name, outcome in outcomes.items()
-        for at in stream.planted
-        if outcome.fate[at] != Fate.KEPT
-    ]
-    if lost:
-        refused = sum(fate == Fate.REFUSED for _, fate in lost)
-        sentences.append(
-            f"Of the {len(lost)} planted entries lost over all policies, {refused} were refused on "
-            f"arrival, before a query had met them, and {len(lost) - refused} were displaced later."
-        )
-    lowest = min(outcomes, key=lambda name: outcomes[name].admitted_share)
-    share = outcomes[lowest].admitted_share
-    advice = (
-        "under 0.5 a memory refuses most newcomers; compare --sigmas 0 and --present visible."
-        if share < 0.5
-        else "no memory refused most of its newcomers."
-    )
-    sentences.append(f"The lowest admitted share is {share:.2f} ({lowest}): {advice}")
-    return sentences
+    def memory(m: Measured) -> str:
+        return f"{m.outcome.admitted.mean():.2f} {m.outcome.present.mean():.2f}"
 
-
-def print_table(
-    arguments: argparse.Namespace,
-    stream: PlantedStream,
-    outcomes: dict[str, Outcome],
-    reading: list[str],
-) -> None:
-    """Print a strip and the figures for every policy."""
-    terminal = Terminal()
-    label = max(len(name) for name in outcomes) + 1
-    heading = f"{'kept':>6}{'evicted':>9}{'refused':>9}{'admitted':>10}  planted"
-    width = max(16, min(64, terminal.columns - label - len(heading) - 3, arguments.length))
-    edge = terminal.choose("│", "|")
+    wide = max(60, min(terminal.columns, 100))
+    print(terminal.paint(table.title, "bold"))
     print(
-        f"{arguments.length} tokens in chunks of {arguments.chunk}, memories of {arguments.kv} "
-        f"slots, backend {arguments.backend}, seed {arguments.seed}\n"
+        f"right answers in %, 95 % intervals; {grid.documents} documents of 128 to 512 tokens, "
+        f"chunks of {grid.chunk}, top {grid.top_k}, seed {grid.seed}\n"
     )
-    marks = planted_marks(stream, width, terminal)
-    print(f"{'':<{label}} {marks} {terminal.paint(heading, 'dim')}")
-    for name, outcome in outcomes.items():
-        found = survivors(outcome, stream)
-        colour = "green" if found == len(stream.planted) else "red" if found == 0 else "bold"
-        figures = "".join(
-            f"{count(outcome, fate):>{room}}"
-            for fate, room in ((Fate.KEPT, 6), (Fate.EVICTED, 9), (Fate.REFUSED, 9))
-        )
-        verdict = terminal.paint(f"{found} of {len(stream.planted)}", colour)
-        row = strip(outcome.fate, width, terminal)
-        print(
-            f"{name:<{label}}{edge}{row}{edge}{figures}{outcome.admitted_share:>10.2f}  {verdict}"
-        )
-    legend = (
-        f"First token left, last token right, about {arguments.length / width:.0f} a column. Bars: "
-        f"share of them kept; {terminal.choose('·', ',')} held once, evicted later; blank: all "
-        f"refused; {terminal.choose('▼', 'v')} planted."
-    )
-    wide = max(40, min(terminal.columns, 100))
-    print("\n" + textwrap.fill(legend, wide) + "\n")
-    for sentence in reading:
+    for systems in _columns(table, wide):
+        print("\n".join(table.lines(answers, systems, lambda text: terminal.paint(text, "green"))))
+        print()
+    print("share of new entries let in, share of a chunk's own entries there when it attends\n")
+    for systems in _columns(table, wide):
+        print("\n".join(table.lines(memory, systems)) + "\n")
+    found = sentences(table.measured, grid.chunk)
+    more = admission(table.measured)
+    for sentence in found if more is None else [*found, more]:
         print(textwrap.fill(sentence, wide, initial_indent="- ", subsequent_indent="  "))
+    print()
 
 
-def planted_marks(stream: PlantedStream, width: int, terminal: Terminal) -> str:
-    """Draw a row with a mark over each column that holds a planted entry."""
-    length = stream.key.shape[1]
-    columns = {at * width // length for at in stream.planted}
-    mark = terminal.choose("▼", "v")
-    return "".join(mark if column in columns else " " for column in range(width)) + " "
+def _columns(table: Table, wide: int) -> list[list[str]]:
+    """Split the columns so that a table fits."""
+    room = max((wide - 12) // 12, 1)
+    names = table.systems
+    return [names[i : i + room] for i in range(0, len(names), room)]
 
 
-def strip(fate: NDArray[np.int8], width: int, terminal: Terminal) -> str:
-    """Draw the fate of all entries in ``width`` columns."""
-    column = np.arange(fate.size) * width // fate.size
-    size = np.bincount(column, minlength=width)
-    kept = np.bincount(column[fate == Fate.KEPT], minlength=width)
-    evicted = np.bincount(column[fate == Fate.EVICTED], minlength=width)
-    bars = terminal.bars((kept / size).tolist())
-    once = terminal.choose("·", ",")
-    return "".join(once if kept[i] == 0 and evicted[i] > 0 else bar for i, bar in enumerate(bars))
+def _draw(table: Table, path: str) -> str:
+    """Write the picture of a table; returns where it is, or why there is none."""
+    from attendre_core.evaluation.picture import chart
+
+    panels = _panels(table)
+    if not panels:
+        return "No picture: only controls without a memory were measured."
+    try:
+        Path(path).expanduser().write_text(
+            chart(f"Right answers: {table.title}", panels), encoding="utf-8"
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"demo: the picture cannot be written to {path} ({error.strerror}). Give another file "
+            "with --picture."
+        ) from error
+    return f"Picture: {path} (opens in any browser)"
+
+
+def _panels(table: Table) -> list[Panel]:
+    from attendre_core.evaluation.picture import Line, Panel
+
+    panels = []
+    for waiting, title in (
+        (False, "queries attend at once (N = 0)"),
+        (True, "queries wait (N > 0)"),
+    ):
+        sizes = [size for size in table.sizes if (size[1] > 0) == waiting]
+        lines = []
+        for name in table.systems:
+            found = [(kv, m.accuracy) for kv, q in sizes if (m := table.at(name, kv, q))]
+            if found:
+                lines.append(Line(name, found))
+        if lines:
+            panels.append(Panel(title, "M, entries of a memory", lines))
+    return panels
