@@ -72,7 +72,9 @@ def unpacked(data: dict[str, Any], number: int) -> list[int]:
 
 def test_no_address_is_in_the_page() -> None:
     page = page_of(made_up(("plain", "words")))
-    assert not re.search(r"https?:|[\"'(]//|@import|url\(|\bsrc=|fetch\(|XMLHttp|import\(", page)
+    assert not re.search(r"https?:", page)
+    own = re.sub(r'id="data">.*?</script>', "", page, flags=re.S)
+    assert not re.search(r"[\"'(]//|@import|url\(|\bsrc=|fetch\(|XMLHttp|import\(", own)
     assert "default-src &#x27;none&#x27;" in page
 
 
