@@ -123,6 +123,8 @@ _OF_MODULE = {
 }
 _BY_NAME: dict[str, Backend] = {}
 _BY_TYPE: dict[type, Backend] = {}
+#: Types of arrays that were met so far.
+known_array_types: Mapping[type, Backend] = _BY_TYPE
 _GENERIC = [False]
 
 

@@ -10,7 +10,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from attendre_core.backend import Array, Namespace, backend_of, namespace_of
+from attendre_core.backend import (
+    Array,
+    Namespace,
+    backend_of,
+    known_array_types,
+    namespace_of,
+)
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
 from attendre_core.ops.finite import surely_finite
 from attendre_core.tree import tree_leaves
@@ -174,4 +180,11 @@ def belongs(
 
 def same_library(where: str, *trees: Any) -> Namespace:
     """Find the one namespace of all arrays, or say where two libraries met."""
-    return namespace_of(*(leaf for tree in trees for leaf in tree_leaves(tree)))
+    leaves: list[Array] = []
+    for tree in trees:
+        for part in tree if type(tree) is tuple else (tree,):
+            if type(part) in known_array_types:
+                leaves.append(part)
+            else:
+                leaves.extend(tree_leaves(part))
+    return namespace_of(*leaves)

@@ -260,18 +260,13 @@ class AttendreLayer:
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk, donate)
-        kv, evicted = self.kv_memory.insert(
-            state.kv,
-            chunk.key,
-            chunk.value,
-            chunk.position,
-            chunk.valid,
-            aux=document,
-            donate=donate,
-        )
+        entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
         record = None
         if self.trace:
+            kv, evicted = self.kv_memory.insert(state.kv, *entries, aux=document, donate=donate)
             record = trace_step(self.kv_memory, state.kv, kv, chunk.position, chunk.valid, evicted)
+        else:
+            kv = self.kv_memory.store(state.kv, *entries, aux=document, donate=donate)
         kv, output = self._attend(kv, waiting, encoding_params, record)
         return LayerState(kv, queue), output
 

@@ -24,9 +24,8 @@ class Attention:
     ----------
     position, valid
         (batch, queries): int32 positions of the queries, and which of them are real.
-    latest, latest_before
-        int32, (batch,): the latest query position so far, with and without this step; both
-        the same in the first step of a row.
+    latest
+        int32, (batch,): the latest query position so far.
     """
 
     def __init__(
@@ -46,6 +45,7 @@ class Attention:
         bias: Array | None = None,
         logits: Array | None = None,
         same_document: Array | None = None,
+        whole: bool = False,
     ) -> None:
         xp = namespace_of(query)
         self._xp = xp
@@ -60,6 +60,7 @@ class Attention:
         self._bias = bias
         self._logits = logits
         self._same_document = same_document
+        self._whole = whole  # all queries are known to be real
         # Who may attend to whom is then the real queries times the real entries ...
         self._all_pairs = not causal and same_document is None
         # ... and a sum of logits over queries is one product a head.
@@ -69,9 +70,18 @@ class Attention:
         self._allowed: Array | None = None
         self.position = position
         self.valid = valid
-        present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)
+        if whole:
+            present = xp.max(position, axis=-1)
+        else:
+            present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)
         self.latest = xp.maximum(latest_before, present)
-        self.latest_before = xp.where(latest_before == NO_QUERY, self.latest, latest_before)
+        self._latest_before = latest_before
+
+    @property
+    def latest_before(self) -> Array:
+        """int32, (batch,): as `latest`, without this step; the same in a row's first step."""
+        before = self._latest_before
+        return self._xp.where(before == NO_QUERY, self.latest, before)
 
     @property
     def order(self) -> Array:
@@ -152,6 +162,8 @@ class Attention:
             pair = xp.any(self.allowed, axis=(2, 3))
             return pair if self.per_head else xp.any(pair, axis=1)
         if not self._causal:
+            if self._whole:
+                return self._key_valid
             return self._key_valid & self.along_slots(xp.any(self.valid, axis=-1))
         none = xp.full_like(self.position, NO_QUERY)
         last = xp.max(xp.where(self.valid, self.position, none), axis=-1)
@@ -259,6 +271,9 @@ class Attention:
             if weight is not None:
                 amounts = amounts * weight[:, None, None, :, None]
             return self.pool(amounts, queries="sum", heads=heads, unseen=unseen)
+        if self._whole and weight is None and self._separable:
+            query = xp.sum(self._query, axis=3, dtype=self._query.dtype)
+            return self._summed(query, heads, unseen)
         factor = xp.astype(self.valid, self._query.dtype)
         if weight is not None:
             factor = factor * weight
@@ -269,7 +284,11 @@ class Attention:
             summed = xp.matmul(rows, self.logits)[:, :, :, 0, :]
             return xp.where(self.seen, self._over_heads(summed, heads), unseen)
         query = self._query * factor[:, None, None, :, None]
-        query = xp.sum(query, axis=3, dtype=query.dtype)
+        return self._summed(xp.sum(query, axis=3, dtype=query.dtype), heads, unseen)
+
+    def _summed(self, query: Array, heads: str, unseen: Array) -> Array:
+        """Multiply one summed query a head, (batch, G, R, head_dim), with all keys."""
+        xp = self._xp
         if heads == "sum":
             query = xp.sum(query, axis=2, keepdims=True, dtype=query.dtype)
         summed = xp.matmul(query, xp.matrix_transpose(self._key))

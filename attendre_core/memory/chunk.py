@@ -8,7 +8,9 @@ from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.memory.state import KeyValueState
+from attendre_core.ops.branches import all_true
 from attendre_core.ops.counting import count_true, running_count
+from attendre_core.ops.finite import surely_finite
 from attendre_core.tree import tree_leaves, tree_map
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ class NewEntries(NamedTuple):
     """New entries in the layout of the state: records are (batch, seq) [(batch, G, seq)].
 
     ``enter`` is what may enter: valid and finite. ``count`` and ``clock`` are (batch,): how many
-    may enter, and the clock after them. ``scored``: the caller gave the scores.
+    may enter, and the clock after them. ``scored``: the caller gave the scores. ``plain``: all
+    are known to be real, finite and not pinned, and they stand in the order of arrival.
     """
 
     key: Array
@@ -37,6 +40,7 @@ class NewEntries(NamedTuple):
     count: Array
     clock: Array
     scored: bool
+    plain: bool = False
 
     def padded(self, other: NewEntries) -> NewEntries:
         """Put padding entries behind."""
@@ -48,6 +52,7 @@ class NewEntries(NamedTuple):
             return xp.concat([getattr(self, name), getattr(other, name)], axis=at)
 
         return self._replace(
+            plain=False,
             aux=tree_map(lambda a, b: xp.concat([a, b], axis=axis), self.aux, other.aux),
             **{name: joined(name) for name in self._fields[:9]},
         )
@@ -99,30 +104,40 @@ def new_entries(
     checks.same_dtype(where, "key", key, state.key.dtype)
     checks.same_dtype(where, "value", value, state.value.dtype)
     valid = check_flags(where, "valid", valid, (batch, seq), key, default=True)
-    number = running_count(valid)
-    arrival = state.clock[:, None] + number - 1
+    whole = all_true(valid)
+    if whole:
+        arrival = state.clock[:, None] + numbers(seq, key)
+    else:
+        number = running_count(valid)
+        arrival = state.clock[:, None] + number - 1
     if position is None:
         position = arrival
     else:
         checks.shape(where, "position", position, "batch, seq", (batch, seq), _ONE_EACH)
         position = checks.positions(where, "position", position)
-    finite = checks.finite_rows(where, "key", key, valid, (0, 1))
-    finite = finite & checks.finite_rows(where, "value", value, valid, (0, 1))
-    if score is not None:
-        checks.shape(where, "score", score, "batch, seq", (batch, seq), _ONE_EACH)
-        finite = finite & checks.finite_rows(where, "score", score, valid, (0, 1))
-    enter = valid & finite
+    plain = whole and score is None and surely_finite(key) and surely_finite(value)
+    enter = valid
+    if not plain:
+        finite = checks.finite_rows(where, "key", key, valid, (0, 1))
+        finite = finite & checks.finite_rows(where, "value", value, valid, (0, 1))
+        if score is not None:
+            checks.shape(where, "score", score, "batch, seq", (batch, seq), _ONE_EACH)
+            finite = finite & checks.finite_rows(where, "score", score, valid, (0, 1))
+        enter = valid & finite
     pins = check_flags(where, "pinned", pinned, (batch, seq), key, default=False)
-    for start, stop in memory.pin:
-        pins = pins | ((position >= start) & (position < stop))
-    pins = pins & enter
     if memory.pin or pinned is not None:
+        for start, stop in memory.pin:
+            pins = pins | ((position >= start) & (position < stop))
+        pins = pins & enter
+        plain = False
         _check_pins(where, memory.size, state, pins)
     kind = state.score.dtype
     if score is not None:
         score = xp.where(enter, xp.astype(score, kind), xp.zeros_like(score, dtype=kind))
     check_metadata(where, state.aux, aux, (batch, seq), state.valid.ndim)
-    padding = -1 - numbers(seq, key)
+    if not whole:
+        padding = -1 - numbers(seq, key)
+        arrival = xp.where(valid, arrival, xp.zeros_like(arrival) + padding)
 
     def record(x: Array) -> Array:
         """Give a (batch, seq, ...) array the axes of the state's records."""
@@ -137,13 +152,14 @@ def new_entries(
         valid=record(valid),
         enter=record(enter),
         score=record(xp.zeros_like(valid, dtype=kind) if score is None else score),
-        arrival=record(xp.where(valid, arrival, xp.zeros_like(arrival) + padding)),
+        arrival=record(arrival),
         pinned=record(pins),
         observed=record(xp.zeros_like(valid)),
         aux=tree_map(record, aux),
         count=count_true(enter, axis=1),
         clock=state.clock + count_true(valid, axis=1),
         scored=score is not None,
+        plain=plain,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, cast
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
@@ -13,14 +13,17 @@ from attendre_core.memory.insertion import (
     Rank,
     exchange,
     plan_exchange,
+    plan_newest_first,
     plan_room,
     plan_sources,
     rank_entries,
 )
 from attendre_core.memory.state import EvictedEntries, KeyValueState, empty_like, grown
+from attendre_core.ops.branches import all_true
 from attendre_core.ops.counting import count_true
-from attendre_core.ops.slots import exchange_slots
-from attendre_core.policies.base import Stored
+from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
+from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.fifo import FIFO
 from attendre_core.tree import tree_leaves, tree_of
 
 if TYPE_CHECKING:
@@ -43,19 +46,38 @@ def stored_of(state: KeyValueState) -> Stored:
 
 
 def insert_competing(
-    memory: KeyValueMemory, state: KeyValueState, new: NewEntries, donate: bool
-) -> tuple[KeyValueState, EvictedEntries]:
+    memory: KeyValueMemory,
+    state: KeyValueState,
+    new: NewEntries,
+    donate: bool,
+    hand_back: bool = True,
+) -> tuple[KeyValueState, EvictedEntries | None]:
     """Let new entries compete at once: they may be refused (the paper's order)."""
     stored = stored_of(state)
+    stored = stored._replace(whole=all_true(stored.valid & ~stored.pinned))
     new = _with_scores(memory, new, stored)
-    offered = Stored(new.score, new.position, new.enter, new.arrival, new.pinned, new.observed)
-    plan = plan_exchange(_rank(memory, stored, new.clock), _rank(memory, offered, new.clock))
-    return _carry_out(state, new, plan, state.clock, donate)
+    offered = Stored(
+        new.score, new.position, new.enter, new.arrival, new.pinned, new.observed, new.plain
+    )
+    in_order = new.plain and _ranks_by_arrival(memory) and new.valid.shape[-1] <= memory.size
+    pair = plan_newest_first if in_order else plan_exchange
+    plan = pair(_rank(memory, stored, new.clock), _rank(memory, offered, new.clock))
+    return _carry_out(state, new, plan, state.clock, donate, hand_back)
+
+
+def _ranks_by_arrival(memory: KeyValueMemory) -> bool:
+    """Whether of entries with one score, none pinned, a later one never ranks lower."""
+    by_score = type(memory.policy).priority in (Policy.priority, FIFO.priority)
+    return by_score and memory.policy.sinks == 0 and memory.ties == "recency"
 
 
 def insert_visible(
-    memory: KeyValueMemory, state: KeyValueState, new: NewEntries, donate: bool
-) -> tuple[KeyValueState, EvictedEntries]:
+    memory: KeyValueMemory,
+    state: KeyValueState,
+    new: NewEntries,
+    donate: bool,
+    hand_back: bool = True,
+) -> tuple[KeyValueState, EvictedEntries | None]:
     """Cut the chunks before down to the size and let the new chunk in whole.
 
     A broken entry does not come in and is handed back. As many come back as there is room, so
@@ -83,8 +105,9 @@ def insert_visible(
     nothing = xp.zeros_like(plan.write)
     (survives,), _ = exchange_slots([state.valid], plan.slot, [nothing], plan.write, axis=axis)
     new = _with_scores(memory, new, stored._replace(valid=survives))
-    new = new.cleared(plan.slot, state.key.shape[2])
-    return _carry_out(state, new, plan, state.chunk_start, donate)
+    if not new.plain:
+        new = new.cleared(plan.slot, state.key.shape[2])
+    return _carry_out(state, new, plan, state.chunk_start, donate, hand_back)
 
 
 def clear_room(
@@ -107,7 +130,8 @@ def clear_room(
     everywhere = xp.ones_like(state.clock) > 0
     plan = plan_room(_rank(memory, stored_of(state), state.clock), room, everywhere)
     nothing = nothing.cleared(plan.slot, state.key.shape[2])
-    return _carry_out(state, nothing, plan, state.chunk_start, False)
+    state, evicted = _carry_out(state, nothing, plan, state.chunk_start, False)
+    return state, cast("EvictedEntries", evicted)
 
 
 def _rank(memory: KeyValueMemory, entries: Stored, clock: Array) -> Rank:
@@ -140,12 +164,19 @@ def _with_scores(memory: KeyValueMemory, new: NewEntries, stored: Stored) -> New
 
 
 def _carry_out(
-    state: KeyValueState, new: NewEntries, plan: Plan, since: Array, donate: bool
-) -> tuple[KeyValueState, EvictedEntries]:
+    state: KeyValueState,
+    new: NewEntries,
+    plan: Plan,
+    since: Array,
+    donate: bool,
+    hand_back: bool = True,
+) -> tuple[KeyValueState, EvictedEntries | None]:
     """Exchange slots with new entries as planned.
 
     ``since``, (batch,), is the clock before the chunk whose entries count as refused.
     """
+    if not hand_back and plan.source is None:
+        return _write(state, new, plan, since, donate), None
     xp = backend_of(state.key).xp
     sources = plan_sources(plan, state.key.shape[2])
     (key, value), out_entry = exchange(
@@ -160,20 +191,8 @@ def _carry_out(
     after = dict(zip(_RECORDS, records, strict=False), key=key, value=value)
     out = dict(zip(_RECORDS, out_records, strict=False))
     gone = out["valid"]
-    late = out["arrival"] >= xp.reshape(since, since.shape + (1,) * (gone.ndim - 1))
-    axes = tuple(range(1, gone.ndim))
-    evictions = state.evictions + count_true(gone, axis=axes)
-    refusals = state.refusals + count_true(gone & late, axis=axes)
-    moved = new.count > 0
-    state = KeyValueState(
-        **after,
-        aux=tree_of(state.aux, records[len(_RECORDS) :]),
-        clock=new.clock,
-        latest_query=state.latest_query,
-        chunk_start=xp.where(moved, state.clock, state.chunk_start),
-        evictions=evictions,
-        refusals=refusals,
-    )
+    after["aux"] = tree_of(state.aux, records[len(_RECORDS) :])
+    state = _counted(state, new, after, gone, out["arrival"], since)
     return state, EvictedEntries(
         key=xp.permute_dims(out_entry[0], (0, 2, 1, 3)),
         value=xp.permute_dims(out_entry[1], (0, 2, 1, 3)),
@@ -182,6 +201,58 @@ def _carry_out(
         aux=tree_of(new.aux, out_records[len(_RECORDS) :]),
         score=out["score"],
         arrival=out["arrival"],
+    )
+
+
+def _write(
+    state: KeyValueState, new: NewEntries, plan: Plan, since: Array, donate: bool
+) -> KeyValueState:
+    """Do what `_carry_out` does for a caller who does not look at what went: copy less."""
+    xp = backend_of(state.key).xp
+    axis = state.valid.ndim - 1
+    held = gather_slots(state.valid, plan.slot, axis=axis)
+    gone = xp.where(plan.write, held, new.valid)
+    since_when = gather_slots(state.arrival, plan.slot, axis=axis)
+    arrival = xp.where(plan.write, since_when, new.arrival)
+    key, value = write_slots(
+        (state.key, state.value), plan.slot, (new.key, new.value), plan.write,
+        axis=2, donate=donate,
+    )  # fmt: skip
+    records = write_slots(
+        (*_records(state), *tree_leaves(state.aux)),
+        plan.slot,
+        (*_records(new), *tree_leaves(new.aux)),
+        plan.write,
+        axis=axis,
+        donate=donate,
+    )
+    after = dict(zip(_RECORDS, records, strict=False), key=key, value=value)
+    after["aux"] = tree_of(state.aux, records[len(_RECORDS) :])
+    return _counted(state, new, after, gone, arrival, since)
+
+
+def _counted(
+    state: KeyValueState,
+    new: NewEntries,
+    after: dict[str, Any],
+    gone: Array,
+    arrival: Array,
+    since: Array,
+) -> KeyValueState:
+    """Make the state after an insertion; ``gone`` and ``arrival`` tell what went."""
+    xp = backend_of(gone).xp
+    late = arrival >= xp.reshape(since, since.shape + (1,) * (gone.ndim - 1))
+    axes = tuple(range(1, gone.ndim))
+    evictions = state.evictions + count_true(gone, axis=axes)
+    refusals = state.refusals + count_true(gone & late, axis=axes)
+    moved = new.count > 0
+    return KeyValueState(
+        **after,
+        clock=new.clock,
+        latest_query=state.latest_query,
+        chunk_start=xp.where(moved, state.clock, state.chunk_start),
+        evictions=evictions,
+        refusals=refusals,
     )
 
 

@@ -23,12 +23,21 @@ from typing import NamedTuple
 
 from attendre_core.backend import Array, kernel, namespace_of
 from attendre_core.ops.counting import running_count
-from attendre_core.ops.selection import lowest
+from attendre_core.ops.selection import bounded, lowest
 from attendre_core.ops.slots import exchange_slots, gather_slots, slot_sources
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.ties import RandomTies, tie_order
 
-__all__ = ["Plan", "Rank", "exchange", "plan_exchange", "plan_room", "plan_sources", "rank_entries"]
+__all__ = [
+    "Plan",
+    "Rank",
+    "exchange",
+    "plan_exchange",
+    "plan_newest_first",
+    "plan_room",
+    "plan_sources",
+    "rank_entries",
+]
 
 
 class Rank(NamedTuple):
@@ -82,14 +91,15 @@ def rank_entries(
         primary = xp.zeros_like(stored.score)
     else:
         # Below both tiers of protection; a priority that is NaN ranks last.
-        primary = xp.where(priority <= 0.5 * bound, priority, 0.5 * bound)
-        primary = xp.where(priority >= -0.5 * bound, primary, -0.5 * bound)
+        primary = bounded(priority, 0.5 * bound)
         order = tie_order(ties, order)
     if protect_recent:
         first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (order.ndim - 1))
         recent = stored.arrival >= first
         primary = xp.where(recent, bound, primary)
         order = _by_arrival(stored, recent, order)
+    if stored.whole and not policy.sinks:
+        return Rank(primary, order)
     pinned = stored.pinned
     if policy.sinks:
         pinned = pinned | ((stored.arrival < policy.sinks) & (stored.arrival >= 0))
@@ -114,21 +124,32 @@ def plan_exchange(stored: Rank, new: Rank) -> Plan:
     worst = lowest(stored.primary, stored.order, pairs)
     best = xp.flip(lowest(new.primary, new.order, count), axis=-1)
     source = best[..., :pairs]
-    old = _rank_at(stored, worst)
-    come = _rank_at(new, source)
-    higher = (come.primary > old.primary) | (
-        (come.primary == old.primary) & (come.order > old.order)
-    )
-    write = higher & (come.primary > -float("inf"))
+    write = _higher(_rank_at(new, source), _rank_at(stored, worst))
     if count > slots:
         return Plan(worst, write, source, best[..., pairs:])
     back = xp.argsort(source, axis=-1, stable=True)
+    axis = back.ndim - 1
     return Plan(
-        xp.take_along_axis(worst, back, axis=-1),
-        xp.take_along_axis(write, back, axis=-1),
-        None,
-        None,
+        gather_slots(worst, back, axis=axis), gather_slots(write, back, axis=axis), None, None
     )
+
+
+def plan_newest_first(stored: Rank, new: Rank) -> Plan:
+    """Do what `plan_exchange` does for new entries that stand in the order of their rank.
+
+    They must not be more than the slots. Nothing has to be sorted but the slots.
+    """
+    xp = namespace_of(stored.primary)
+    slot = xp.flip(lowest(stored.primary, stored.order, new.order.shape[-1]), axis=-1)
+    return Plan(slot, _higher(new, _rank_at(stored, slot)), None, None)
+
+
+def _higher(come: Rank, old: Rank) -> Array:
+    """Tell which new entries rank higher than the old ones they are paired with."""
+    higher = (come.primary > old.primary) | (
+        (come.primary == old.primary) & (come.order > old.order)
+    )
+    return higher & (come.primary > -float("inf"))
 
 
 def plan_room(stored: Rank, count: int, active: Array, refused: Array | None = None) -> Plan:
@@ -197,8 +218,7 @@ def exchange(
 
 
 def _rank_at(rank: Rank, index: Array) -> Rank:
-    xp = namespace_of(rank.primary)
+    axis = index.ndim - 1
     return Rank(
-        xp.take_along_axis(rank.primary, index, axis=-1),
-        xp.take_along_axis(rank.order, index, axis=-1),
+        gather_slots(rank.primary, index, axis=axis), gather_slots(rank.order, index, axis=axis)
     )

@@ -12,6 +12,7 @@ from attendre_core.memory.chunk import check_flags
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
 from attendre_core.ops.branches import all_true
+from attendre_core.ops.finite import surely_finite
 from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import gather_slots
 from attendre_core.ops.softmax import masked_softmax
@@ -25,15 +26,14 @@ class Reading(NamedTuple):
     """Queries in the memory's layout, ready to attend.
 
     ``encoded`` holds queries and keys in the precision of the logits, with their positions
-    applied; queries that may not be used are zeros. ``whole`` says that all queries are known to
-    be used. ``view`` is cut off from gradients.
+    applied; queries that may not be used are zeros. ``broken`` marks real ones with NaN or
+    infinity; None if all queries are known to be used. ``view`` is cut off from gradients.
     """
 
     encoded: Encoded
     value: Array
     valid: Array
-    broken: Array
-    whole: bool
+    broken: Array | None
     view: Attention
     dtype: Any
 
@@ -41,7 +41,7 @@ class Reading(NamedTuple):
         """Bring (batch, G, R, queries, dim) back to (batch, queries, heads, dim)."""
         xp = backend_of(output).xp
         output = ungrouped(output)
-        if not self.whole:
+        if self.broken is not None:
             output = xp.where(self.valid[:, :, None, None], output, xp.zeros_like(output))
             output = xp.where(self.broken[:, :, None, None], float("nan"), output)
         return xp.astype(output, self.dtype, copy=False)
@@ -88,13 +88,16 @@ def read(
             "Give one number to each query of each row.",
         )  # fmt: skip
         position = checks.positions(where, "position", position)
-    finite = checks.finite_rows(where, "query", query, valid, (0, 1))
-    usable = valid & finite
+    whole = all_true(valid) and surely_finite(query)
+    usable, broken = valid, None
+    if not whole:
+        finite = checks.finite_rows(where, "query", query, valid, (0, 1))
+        usable = valid & finite
+        broken = valid & ~finite
     # Half precision would overflow in a sum of logits: products are made in float32.
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     rows = xp.astype(grouped(query, heads), exact, copy=False)
     rows = rows * (dim**-0.5 if scale is None else scale)
-    whole = all_true(usable)
     if not whole:
         rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
     key = xp.astype(state.key, exact, copy=False)
@@ -124,9 +127,10 @@ def read(
         bias=cut(encoded.bias),
         logits=cut(encoded.logits),
         same_document=same,
+        whole=whole,
     )
     value = xp.astype(state.value, exact, copy=False)
-    return Reading(encoded, value, usable, valid & ~finite, whole, view, query.dtype)
+    return Reading(encoded, value, usable, broken, view, query.dtype)
 
 
 def attend_dense(reading: Reading) -> Array:

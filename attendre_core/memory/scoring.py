@@ -8,6 +8,7 @@ from attendre_core.errors import NonFiniteError, ShapeError
 from attendre_core.memory.attention import Attention
 from attendre_core.memory.inserting import stored_of
 from attendre_core.memory.state import KeyValueState
+from attendre_core.ops.finite import surely_finite
 from attendre_core.policies import Policy
 
 __all__ = ["observe"]
@@ -31,8 +32,9 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
                 f"{name}.observe: returned shape {tuple(score.shape)}, expected "
                 f"{tuple(state.score.shape)}. Pool over queries and heads."
             )
-        finite = xp.isfinite(score)
-        if checks.may_read(finite) and bool(xp.any(seen & ~finite)):
+        sure = surely_finite(score)
+        finite = xp.ones_like(seen) if sure else xp.isfinite(score)
+        if not sure and checks.may_read(finite) and bool(xp.any(seen & ~finite)):
             raise NonFiniteError(
                 f"{where}: {name} scored an entry with NaN or infinity, expected finite scores. "
                 "Check the policy, or scale queries and keys down. The state passed in is "

@@ -13,18 +13,20 @@ from attendre_core.ops.finite import surely_finite
 from attendre_core.ops.lookup import take_rows
 from attendre_core.ops.selection import (
     approximate_top_k,
+    bounded,
     kth_largest,
     lowest,
     select_top_k,
     top_k,
 )
-from attendre_core.ops.slots import exchange_slots, gather_slots
+from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
 from attendre_core.ops.softmax import masked_softmax
 
 __all__ = [
     "all_true",
     "approximate_top_k",
     "attention",
+    "bounded",
     "choose",
     "count_true",
     "erf",
@@ -39,4 +41,5 @@ __all__ = [
     "take_rows",
     "top_k",
     "when",
+    "write_slots",
 ]

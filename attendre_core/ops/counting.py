@@ -16,6 +16,9 @@ def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = Fa
     >>> count_true(np.asarray([[True, False, True]]), axis=-1).tolist()
     [2]
     """
+    fast = kernel("count_true", flags)
+    if fast is not None:
+        return fast(flags, axis, keepdims)
     xp = namespace_of(flags)
     return xp.sum(xp.astype(flags, xp.int32), axis=axis, keepdims=keepdims, dtype=xp.int32)
 

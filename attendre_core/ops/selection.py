@@ -11,9 +11,26 @@ from math import ceil, log2
 from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
 from attendre_core.ops.counting import count_true
 
-__all__ = ["approximate_top_k", "kth_largest", "lowest", "select_top_k", "top_k"]
+__all__ = ["approximate_top_k", "bounded", "kth_largest", "lowest", "select_top_k", "top_k"]
 
 _INFINITY = float("inf")
+
+
+def bounded(x: Array, bound: float) -> Array:
+    """Bring numbers into [-bound, bound]; NaN becomes the lowest.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> bounded(np.asarray([1.0, np.inf, np.nan]), 9.0).tolist()
+    [1.0, 9.0, -9.0]
+    """
+    fast = kernel("bounded", x)
+    if fast is not None:
+        return fast(x, bound)
+    xp = namespace_of(x)
+    below = xp.where(x <= bound, x, bound)
+    return xp.where(x >= -bound, below, -bound)
 
 
 def lowest(primary: Array | None, order: Array, count: int) -> Array:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from attendre_core.backend import Array, kernel, namespace_of, numbers
 
-__all__ = ["exchange_slots", "gather_slots", "slot_sources"]
+__all__ = ["exchange_slots", "gather_slots", "slot_sources", "write_slots"]
 
 
 def _aligned_index(index: Array, lead: tuple[int, ...]) -> Array:
@@ -141,6 +141,35 @@ def exchange_slots(
         after.append(xp.where(_aligned_flags(changed, axis, array.ndim), taken, array))
         back.append(xp.where(_aligned_flags(write, axis, array.ndim), displaced, entries))
     return after, back
+
+
+def write_slots(
+    arrays: Sequence[Array],
+    index: Array,
+    new: Sequence[Array],
+    write: Array,
+    *,
+    axis: int,
+    donate: bool = False,
+) -> list[Array]:
+    """Put new entries into slots of several arrays, without asking what was there.
+
+    Parameters and the first result are those of `exchange_slots`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, i, n = np.asarray([[10, 20, 30]]), np.asarray([[2, 0]]), np.asarray([[7, 8]])
+    >>> write_slots([a], i, [n], np.asarray([[True, False]]), axis=1)[0].tolist()
+    [[10, 20, 7]]
+    """
+    if not arrays:
+        return []
+    fast = kernel("write_slots", index)
+    if fast is not None:
+        result: list[Array] = fast(arrays, index, new, write, axis=axis, donate=donate)
+        return result
+    return exchange_slots(arrays, index, new, write, axis=axis, donate=donate)[0]
 
 
 def _aligned_flags(flags: Array, axis: int, ndim: int) -> Array:

@@ -35,6 +35,8 @@ class Stored(NamedTuple):
         Boolean, (batch, slots): never evicted.
     observed
         Boolean, (batch, slots): some query has seen it already.
+    whole
+        Known now: there is no empty slot, and nothing is pinned.
 
     With ``per_head=True`` all are (batch, kv_heads, slots).
     """
@@ -45,6 +47,7 @@ class Stored(NamedTuple):
     arrival: Array
     pinned: Array
     observed: Array
+    whole: bool = False
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError
-from attendre_core.ops.branches import all_true
 from attendre_core.ops.counting import count_true
 
 if TYPE_CHECKING:
@@ -59,19 +58,16 @@ class InitialScore:
         xp = namespace_of(stored.score)
         counted = stored.valid & ~stored.pinned
         number = count_true(counted, axis=-1, keepdims=True)
-        every = all_true(counted)
         some = number > 0
 
         def among(x: Array, otherwise: float) -> Array:
             """Leave out the entries that do not count, where there may be such."""
-            return x if every else xp.where(counted, x, otherwise)
+            return x if stored.whole else xp.where(counted, x, otherwise)
 
         def if_some(x: Array) -> Array:
-            return x if every else xp.where(some, x, xp.zeros_like(x))
+            return x if stored.whole else xp.where(some, x, xp.zeros_like(x))
 
-        if not every:
-            number = xp.where(some, number, xp.ones_like(number))
-        number = xp.astype(number, stored.score.dtype)
+        number = xp.astype(xp.where(some, number, xp.ones_like(number)), stored.score.dtype)
         highest = if_some(xp.max(among(stored.score, -math.inf), axis=-1, keepdims=True))
         lowest = if_some(xp.min(among(stored.score, math.inf), axis=-1, keepdims=True))
         # Measured from the highest score: equal scores give exactly zero deviation.
@@ -82,10 +78,9 @@ class InitialScore:
             spread = among((below - mean) ** 2, 0.0)
             sigma = xp.sqrt(_sum(spread) / number)
             start = highest + (mean - self.sigmas * sigma)
-        largest = xp.maximum(xp.abs(highest), xp.abs(lowest))
+        largest = xp.maximum(highest, -lowest)
         near = _SNAP_RANGE * (highest - lowest) + _SNAP_LARGEST * largest
-        close = xp.abs(stored.score - start) <= near
-        close = close if every else counted & close
+        close = counted & (xp.abs(stored.score - start) <= near)
         same = xp.min(xp.where(close, stored.score, math.inf), axis=-1, keepdims=True)
         start = xp.where(xp.any(close, axis=-1, keepdims=True), same, start)
         return if_some(start)[..., 0]

@@ -31,6 +31,8 @@ def backend() -> Backend:
         device_of=_device_of,
         kernels={
             "attention": kernels.attention,
+            "bounded": kernels.bounded,
+            "count_true": kernels.count_true,
             "erf": torch.erf,
             "exchange_slots": kernels.exchange_slots,
             "gather_slots": kernels.gather_slots,
@@ -39,6 +41,7 @@ def backend() -> Backend:
             "masked_softmax": kernels.masked_softmax,
             "running_count": kernels.running_count,
             "surely_finite": kernels.surely_finite,
+            "write_slots": kernels.write_slots,
         },
         transforms=transforms(),
         capabilities=frozenset({"compile", "grad", "float64", "bfloat16"}),

@@ -14,6 +14,8 @@ from torch import Tensor
 
 __all__ = [
     "attention",
+    "bounded",
+    "count_true",
     "exchange_slots",
     "gather_slots",
     "kth_largest",
@@ -21,7 +23,13 @@ __all__ = [
     "masked_softmax",
     "running_count",
     "surely_finite",
+    "write_slots",
 ]
+
+
+def bounded(x: Tensor, bound: float) -> Tensor:
+    """Bring numbers into bounds; NaN becomes the lowest."""
+    return torch.nan_to_num(x, -bound, bound, -bound).clamp(-bound, bound)
 
 
 def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
@@ -64,9 +72,18 @@ def surely_finite(x: Tensor) -> bool:
     return math.isfinite(x.detach().sum().item())
 
 
+def count_true(flags: Tensor, axis: int | tuple[int, ...], keepdims: bool) -> Tensor:
+    """Add flags up without turning them into numbers first."""
+    return torch.sum(flags, dim=axis, keepdim=keepdims, dtype=torch.int32)
+
+
 def running_count(flags: Tensor) -> Tensor:
-    """Count flags along the last axis; the compat layer's own version makes Dynamo warn."""
-    return torch.cumsum(flags, dim=-1, dtype=torch.int32)
+    """Count flags along the last axis; the compat layer's own version makes Dynamo warn.
+
+    Counted in 64 bits: where all flags are known, the compiler replaces a cumulative sum by a
+    range of 64-bit numbers, whatever type was asked for.
+    """
+    return torch.cumsum(flags, dim=-1).to(torch.int32)
 
 
 def kth_largest(x: Tensor, k: int) -> Tensor:
@@ -76,6 +93,8 @@ def kth_largest(x: Tensor, k: int) -> Tensor:
 
 def _aligned(index: Tensor, lead: torch.Size) -> Tensor:
     """Give an index (or flags) the leading axes of an array: (B, S) to (B, G, S)."""
+    if index.shape[:-1] == lead:
+        return index
     missing = len(lead) + 1 - index.ndim
     index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
     return index.expand(*lead, index.shape[-1])
@@ -137,13 +156,53 @@ def exchange_slots(
     return after, back
 
 
+def write_slots(
+    arrays: Sequence[Tensor],
+    index: Tensor,
+    new: Sequence[Tensor],
+    write: Tensor,
+    *,
+    axis: int,
+    donate: bool,
+) -> list[Tensor]:
+    """Write whole entries by index; eager code writes only what is to be written."""
+    if not _readable(write) or not donate:
+        return exchange_slots(arrays, index, new, write, axis=axis, donate=donate)[0]
+    single = index.shape[:-1].numel() == 1  # one row of slots, shared by all leading axes
+    if single:
+        place, flags = index.reshape(-1), write.reshape(-1)
+    else:
+        place = _rows(_aligned(index, arrays[0].shape[:axis]), arrays[0].shape[axis])
+        flags = _aligned(write, arrays[0].shape[:axis]).reshape(-1)
+    chosen = None if flags.all() else flags.nonzero()[:, 0]
+    if chosen is not None:
+        place = place.index_select(0, chosen)
+    after = []
+    for array, entries in zip(arrays, new, strict=True):
+        recorded = torch.is_grad_enabled() and (array.requires_grad or entries.requires_grad)
+        rest = array.shape[axis + 1 :]
+        flat = array if single else array.reshape(-1, *rest)
+        entries = entries if single else entries.reshape(-1, *rest)
+        along = axis if single else 0
+        if chosen is not None:
+            entries = entries.index_select(along, chosen)
+        if recorded or not array.is_contiguous():
+            flat = flat.index_copy(along, place, entries)
+        else:
+            flat.index_copy_(along, place, entries)
+        after.append(flat if single else flat.reshape(array.shape))
+    return after
+
+
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
     batch, heads, group, count, dim = query.shape
     slots = key.shape[2]
+    everything = _readable(allowed) and bool(allowed.all())
+    mask = None
     if allowed.shape[2] == 1 and allowed.shape[3] == 1:
         mask = allowed[:, :, 0]
-    else:
+    elif not everything:
         mask = allowed.expand(-1, -1, group, count, -1).reshape(
             allowed.shape[0], allowed.shape[1], group * count, slots
         )
@@ -151,10 +210,11 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Ten
         query.reshape(batch, heads, group * count, dim),
         key,
         value,
-        attn_mask=mask,
+        attn_mask=None if everything else mask,
         scale=1.0,
     )
-    some = mask.any(-1, keepdim=True)
-    if not _readable(some) or not some.all():
-        flat = torch.where(some, flat, torch.zeros_like(flat))
+    if mask is not None and not everything:
+        some = mask.any(-1, keepdim=True)
+        if not _readable(some) or not some.all():
+            flat = torch.where(some, flat, torch.zeros_like(flat))
     return flat.reshape(batch, heads, group, count, value.shape[3])
