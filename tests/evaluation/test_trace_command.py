@@ -1,0 +1,219 @@
+"""``attendre trace``: what it prints, what it writes, and how it refuses."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from attendre_core.cli import build_parser, main
+from attendre_core.evaluation import load_tiny
+from attendre_core.zoo.model import Model
+
+#: One policy on one layer is enough for most tests.
+FEW = ("--policies", "MT", "--layer", "0")
+
+
+@pytest.fixture(autouse=True)
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Let files be written where they are thrown away, and spare the time to draw pictures."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    return tmp_path
+
+
+def trace(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["trace", *arguments]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def refused(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
+    assert main(["trace", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    (line,) = captured.err.splitlines()
+    return line
+
+
+def test_without_arguments(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delitem(sys.modules, "matplotlib.figure")
+    pytest.importorskip("matplotlib")
+    text = trace(capsys=capsys)
+    for name in ("MT", "AS", "LRA-sum", "LFA-1e-3", "attendre"):
+        assert f"\n{name}  32 of 256 tokens in memory" in text
+    assert "step 16" in text
+    assert "attendre-trace/trace.html" in text
+    assert (elsewhere / "attendre-trace/trace.html").read_text().startswith("<!doctype html>")
+    assert (elsewhere / "attendre-trace/trace.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_json_says_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = json.loads(
+        trace("--json", "--policies", "MT", "pinned", "--q", "0", "--out", "a/b", capsys=capsys)
+    )
+    assert answer["page"] == str(Path("a/b/trace.html"))
+    assert len(answer["words"]) == 256
+    first, second = answer["policies"]
+    assert (first["name"], second["name"]) == ("MT", "pinned")
+    assert (first["kv_size"], first["q_size"], first["steps"]) == (32, 0, 16)
+    for layer in first["layers"]:
+        assert layer["survivors"] == list(range(224, 256))
+        assert layer["born"] == [p // 16 for p in range(256)]
+        assert layer["gone"] == [p // 16 + 2 if p < 224 else None for p in range(256)]
+        assert layer["reason"] == ["oldest"] * 224 + ["none"] * 32
+        assert sum(layer["attended"]["weight"]) == pytest.approx(1, abs=1e-4)
+    assert second["layers"][0]["survivors"][:10] == list(range(10))
+    data = re.search(r'id="data">(.*?)</script>', Path(answer["page"]).read_text(), re.S)
+    assert data is not None
+    assert json.loads(data[1])["words"] == answer["words"]
+
+
+def test_without_matplotlib_there_is_a_page(
+    capsys: pytest.CaptureFixture[str], elsewhere: Path
+) -> None:
+    text = trace(*FEW, capsys=capsys)
+    assert "No picture: the package matplotlib is not installed" in text
+    assert "pip install 'attendre-core[eval]'" in text
+    assert (elsewhere / "attendre-trace/trace.html").exists()
+    assert not (elsewhere / "attendre-trace/trace.png").exists()
+    assert json.loads(trace(*FEW, "--json", capsys=capsys))["picture"] is None
+
+
+def test_the_other_model_task_and_document(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--model", "encoder-decoder", "--task", "past-only", "--seed", "3")
+    text = trace(*options, "--policies", "H2O", capsys=capsys)
+    assert text.startswith("encoder-decoder reads a past-only document of 256 tokens")
+    assert "likeliest next: value" in text
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> Model:
+    """A model of one byte a token behind the name ``own``."""
+
+    class Bytes:
+        def encode(self, text: str) -> list[int]:
+            return [byte % 80 for byte in text.encode()]
+
+        def decode(self, tokens: list[int]) -> str:
+            return "".join(chr(32 + token) for token in tokens)
+
+    tiny = load_tiny("prefix-lm")
+    model = Model(tiny.architecture, tiny.params, tokenizer=Bytes(), attention="causal")
+
+    def load(path: str, **options: Any) -> Model:
+        assert path == "own"
+        return model
+
+    monkeypatch.setattr("attendre_core.zoo.load", load)
+    return model
+
+
+def test_a_model_and_a_text_of_ones_own(
+    own: Model, elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    (elsewhere / "text.txt").write_text("It was a bright cold day in April. " * 20)
+    sizes = ("--model", "own", "--kv", "8", "--chunk", "4", "--json")
+    answer = json.loads(trace("--text", "text.txt", *sizes, "--limit", "50", capsys=capsys))
+    assert answer["title"] == "own reads text.txt, 50 tokens"
+    assert [policy["name"] for policy in answer["policies"]][-1] == "attendre-causal"
+    assert {policy["q_size"] for policy in answer["policies"]} == {0}
+    assert "".join(answer["words"]) == own.text(
+        own.tokens("It was a bright cold day in April. " * 2)[:50]
+    )
+    prompt = ("--prompt", "Hello </script> you", "--policies", "MT")
+    answer = json.loads(trace(*prompt, *sizes, capsys=capsys))
+    assert answer["policies"][0]["layers"][0]["survivors"] == list(range(11, 19))
+    monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
+    answer = json.loads(trace("--text", "-", *sizes, "--policies", "MT", capsys=capsys))
+    assert answer["title"] == "own reads standard input, 11 tokens"
+
+
+def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
+    text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
+    assert "5 of 5 tokens in memory, 0 evicted, 0 refused" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--policies", "XYZ"), "'XYZ' is not known"),
+        (("--policies", "full"), "full has no memory to look into"),
+        (("--text", "x.txt"), "reads only documents of its own tasks"),
+        (("--limit", "3"), "--limit is for models that read a text of yours"),
+        (("--layer", "2"), "layer 2 does not exist; the model has layers 0 to 1"),
+        (("--kv", "8", "--q", "8"), "expected q_size < kv_size"),
+        (("--model", "own"), "Give --text FILE or --prompt TEXT"),
+        (("--model", "own", "--text", "none.txt"), "none.txt cannot be read (No such file"),
+        (("--model", "own", "--prompt", ""), "the text is empty"),
+        (("--model", "nowhere", "--prompt", "x"), "nowhere"),
+        (("--backend", "abacus"), "abacus"),
+        (("--out", "file/inside"), "the folder file/inside cannot be made"),
+    ],
+)
+def test_what_is_impossible_is_said_in_a_line(
+    arguments: tuple[str, ...],
+    words: str,
+    elsewhere: Path,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+) -> None:
+    if "own" in arguments:
+        request.getfixturevalue("own")
+    (elsewhere / "file").write_text("")
+    assert words in refused(*arguments, capsys=capsys)
+
+
+def test_help_teaches_and_its_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["trace", "--help"])
+    text = capsys.readouterr().out
+    examples = text.partition("examples:\n")[2].splitlines()
+    assert len(examples) >= 5
+    for line in examples:
+        words = re.split(r"\s\|\s", line.strip())
+        (command,) = [part for part in words if part.startswith("attendre")]
+        quoted = re.findall(r'"[^"]*"|\S+', command)
+        assert build_parser().parse_args([part.strip('"') for part in quoted[1:]])
+
+
+def test_numpy_is_enough(tmp_path: Path) -> None:
+    """Neither an array library nor a drawing library is imported without need."""
+    code = (
+        "import sys; sys.modules['matplotlib'] = None; from attendre_core.cli import main; "
+        f"main(['trace', *{FEW!r}, '--json']); "
+        "print([n for n in ('torch', 'jax', 'safetensors') if n in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, check=True, timeout=120, cwd=tmp_path,
+        encoding="utf-8",
+    )  # fmt: skip
+    assert done.stderr.strip() == "[]"
+    assert json.loads(done.stdout)["picture"] is None
+
+
+def test_the_trained_model_finds_the_answer_where_the_memory_kept_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """In the example of the guide, FIFO and sinks lose the answer and LFA has it."""
+    options = ("--policies", "MT", "AS", "LFA-1e-3", "--json")
+    answer = json.loads(trace(*options, capsys=capsys))
+    right = re.search(r"(value\d+) is right", answer["title"])
+    assert right is not None
+    found = {policy["name"]: policy["next"][0]["word"] for policy in answer["policies"]}
+    assert found["LFA-1e-3"] == right[1]
+    assert found["MT"] != right[1]
+    assert found["AS"] != right[1]
+    layer = answer["policies"][2]["layers"][1]["attended"]
+    best = layer["position"][int(np.argmax(layer["weight"]))]
+    assert answer["words"][best].strip() == right[1]
