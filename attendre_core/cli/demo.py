@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
-from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.grid import Grid, Measured
@@ -38,7 +37,7 @@ _EXAMPLES = """\
   attendre demo --policies MT LFA-0 LFA-1e-2 --documents 24
   attendre demo --backend torch --seed 7 --picture demo.svg
   attendre demo --json | python -m json.tool
-  attendre demo --full                                 the whole grid, with a progress bar"""
+  attendre demo --full --records full.jsonl            the whole grid; may be interrupted"""
 
 #: Sizes of the whole grid, for chunks of 16: up to 8 chunks, and 16 for those without choice.
 _FULL_SIZES = ((16, 0), (32, 0), (64, 0), (128, 0), (32, 16), (64, 32), (128, 64))
@@ -69,6 +68,10 @@ def add_to(commands: Any) -> None:
         "--picture", default="attendre-demo.svg", metavar="FILE",
         help="where the picture is written (attendre-demo.svg)",
     )  # fmt: skip
+    parser.add_argument(
+        "--records", metavar="FILE",
+        help="write a line of JSON for each cell; what the file holds is not measured again",
+    )  # fmt: skip
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
 
@@ -90,7 +93,7 @@ def _add_reading(parser: Parser) -> None:
         help="repeat: the answer recurs; single: it stands in one place (repeat)",
     )  # fmt: skip
     parser.add_argument(
-        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (48; full: 160)"
+        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (32; full: 96)"
     )
     parser.add_argument("--seed", type=whole_number(0), default=0, help="which documents (0)")
 
@@ -109,20 +112,12 @@ def _sigmas(text: str) -> float | str:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, then print and draw."""
-    from attendre_core.evaluation import grid as grids
+    from attendre_core.evaluation.resuming import measure_missing
     from attendre_core.evaluation.tables import tables_of
 
     grid = grid_of(arguments)
-    cells = grid.cells()
-    bar = progress_bar(len(cells), "reading", " cells")
-    measured = []
-    try:
-        for one in grids.run(grid):
-            measured.append(one)
-            bar.update()
-    finally:
-        bar.close()
-    tables = tables_of(measured)
+    file = None if arguments.records is None else Path(arguments.records).expanduser()
+    tables = tables_of(measure_missing(file, grid.cells(), grid, "reading"))
     drawn = _draw(tables[0], arguments.picture)
     if arguments.json:
         print_json(as_json(grid, tables, drawn))
@@ -144,11 +139,12 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
     for name in arguments.policies or ():
         system(name, 16)
     backend(arguments.backend)
-    if not Path(arguments.picture).expanduser().parent.is_dir():
-        raise ConfigError(
-            f"demo: there is no folder for the picture {arguments.picture}. Make it, or give "
-            "another file with --picture."
-        )
+    for option, file in (("picture", arguments.picture), ("records", arguments.records)):
+        if file is not None and not Path(file).expanduser().parent.is_dir():
+            raise ConfigError(
+                f"demo: there is no folder for the {option} {file}. Make it, or give another file "
+                f"with --{option}."
+            )
     return Grid(
         models=arguments.model or (("prefix-lm", "encoder-decoder") if full else ("prefix-lm",)),
         tasks=arguments.task or (("look-ahead", "past-only") if full else ("look-ahead",)),
@@ -157,7 +153,7 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
         or (*(PRESETS if full else (*PAPER_SYSTEMS, "attendre")), *CONTROLS),
         sizes=_FULL_SIZES if full else Grid().sizes,
         sigmas=arguments.sigmas or ((-1.0, 0.0, 1.0, "paper") if full else (0.0,)),
-        documents=arguments.documents or (160 if full else Grid().documents),
+        documents=arguments.documents or (96 if full else Grid().documents),
         seed=arguments.seed,
         backend=arguments.backend,
     )
@@ -194,8 +190,8 @@ def _cell_json(measured: Measured) -> dict[str, Any]:
         "accuracy": accuracy.value,
         "low": accuracy.low,
         "high": accuracy.high,
-        "admitted": float(measured.outcome.admitted.mean()),
-        "present": float(measured.outcome.present.mean()),
+        "admitted": round(float(measured.outcome.admitted.mean()), 4),
+        "present": round(float(measured.outcome.present.mean()), 4),
     }
 
 

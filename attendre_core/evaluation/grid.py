@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -14,7 +14,7 @@ from attendre_core.evaluation.tiny.models import load_tiny
 from attendre_core.presets import OTHER_PRESETS, OWN_PRESETS
 from attendre_core.zoo.model import Model
 
-__all__ = ["PAPER_SYSTEMS", "SIZELESS", "Cell", "Grid", "Measured", "run"]
+__all__ = ["PAPER_SYSTEMS", "SIZELESS", "Cell", "Grid", "Measured", "run", "run_cells"]
 
 #: The columns of the paper's tables.
 PAPER_SYSTEMS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3")
@@ -88,7 +88,7 @@ class Grid:
     sizes: Sequence[tuple[int, int]] = ((16, 0), (32, 0), (64, 0), (32, 16), (64, 32))
     large: Sequence[tuple[int, int]] = ((256, 0),)
     sigmas: Sequence[Sigmas] = (0.0,)
-    documents: int = 48
+    documents: int = 32
     seed: int = 0
     chunk: int = 16
     top_k: int | None = 16
@@ -132,9 +132,14 @@ def run(grid: Grid) -> Iterator[Measured]:
     >>> [measured.cell.system for measured in run(small)]
     ['closed-book']
     """
+    yield from run_cells(grid.cells(), grid)
+
+
+def run_cells(cells: Iterable[Cell], grid: Grid) -> Iterator[Measured]:
+    """Measure given cells, with documents, chunk, top K and library of a grid."""
     models: dict[str, Model] = {}
     documents: dict[tuple[str, Literal["repeat", "single"]], list[Document]] = {}
-    for cell in grid.cells():
+    for cell in cells:
         if cell.model not in models:
             models[cell.model] = load_tiny(cell.model, backend=grid.backend)
         where = (cell.task, cell.answers)

@@ -16,8 +16,13 @@ from attendre_core.evaluation.grid import Cell, Measured
 __all__ = ["from_record", "read_records", "to_record", "write_records"]
 
 
-def to_record(measured: Measured) -> dict[str, Any]:
+def to_record(measured: Measured, seed: int | None = None) -> dict[str, Any]:
     """Return plain values: the cell, the share with its interval, and every single result.
+
+    Parameters
+    ----------
+    seed
+        Of the documents, if the file shall say it.
 
     Examples
     --------
@@ -29,6 +34,7 @@ def to_record(measured: Measured) -> dict[str, Any]:
     accuracy, outcome = measured.accuracy, measured.outcome
     return {
         **measured.cell._asdict(),
+        **({} if seed is None else {"seed": seed}),
         "documents": outcome.right.size,
         "accuracy": round(accuracy.value, 6),
         "low": round(accuracy.low, 6),
@@ -54,15 +60,30 @@ def from_record(record: dict[str, Any]) -> Measured:
     return Measured(cell, outcome)
 
 
-def write_records(path: Path, measured: Iterable[Measured]) -> None:
-    """Append cells to a file, each as soon as it is there."""
+def write_records(path: Path, measured: Iterable[Measured], seed: int | None = None) -> None:
+    """Append cells to a file, each as soon as it is there; ``seed`` as in `to_record`."""
+    with path.open("a+b") as old:
+        # A line that was cut off would spoil the one that comes after it.
+        old.seek(0)
+        whole = old.read().rfind(b"\n") + 1
+        old.truncate(whole)
     with path.open("a", encoding="utf-8") as file:
         for one in measured:
-            file.write(json.dumps(to_record(one)) + "\n")
+            file.write(json.dumps(to_record(one, seed)) + "\n")
             file.flush()
 
 
-def read_records(path: Path) -> list[Measured]:
-    """Read all cells of a file."""
-    lines = path.read_text(encoding="utf-8").splitlines()
-    return [from_record(json.loads(line)) for line in lines if line.strip()]
+def read_records(path: Path, seed: int | None = None) -> list[Measured]:
+    """Read the cells of a file: all of them, or those with the documents of one seed.
+
+    A last line that was cut off, because writing was interrupted, is left out.
+    """
+    found = []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    for line in lines:
+        if not line.strip() or not line.endswith("\n"):
+            continue
+        record = json.loads(line)
+        if seed is None or record.get("seed") == seed:
+            found.append(from_record(record))
+    return found

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import FirstOnly, PinnedMemory, RandomSample
 from attendre_core.evaluation.tasks.task import Document, Tokens
-from attendre_core.policies import FIFO
+from attendre_core.policies import FIFO, LFA, LRA
 from attendre_core.presets import OWN_PRESETS, PRESETS, MemoryConfig, preset
 
 __all__ = ["CONTROLS", "PAPER_SIGMAS", "System", "sigmas_of", "system"]
@@ -17,6 +17,8 @@ __all__ = ["CONTROLS", "PAPER_SIGMAS", "System", "sigmas_of", "system"]
 CONTROLS = ("full", "no-memory", "closed-book", "first-M", "random", "pinned")
 #: The c of the initial score with which the paper measured PaLM 2; 1 where nothing is said.
 PAPER_SIGMAS = {"LRA-last": 2.0, "LRA-max": 1.5, "LRA-sum": 1.5}
+#: Words before the name of an LRA or LFA, and the option of the policy that each one sets.
+_OPTIONS: dict[str, dict[str, Any]] = {"softmax-": {"score": "softmax"}, "hold-": {"hold": True}}
 #: Where the question can stand, and the token that ends it.
 _QUESTION = 10
 
@@ -73,7 +75,9 @@ def system(
         A preset such as ``"LFA-1e-3"`` or ``"attendre"``, or a control: ``"full"`` attention;
         ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
         ``"first-M"`` (full means full), ``"random"`` (a random sample of all that was read),
-        ``"pinned"`` (FIFO that never gives up the question).
+        ``"pinned"`` (FIFO that never gives up the question). Before an LRA or LFA,
+        ``"softmax-"`` scores by softmax weights and ``"hold-"`` holds new entries until queries
+        reach them, as in ``"softmax-hold-LFA-0"``.
     kv_size, q_size, chunk, top_k
         M, N, S and K.
     sigmas
@@ -87,16 +91,8 @@ def system(
     InitialScore(sigmas=1.5)
     """
     if name not in CONTROLS:
-        try:
-            own = None if name in OWN_PRESETS else sigmas
-            return System(name, preset(name, kv_size, q_size, chunk, top_k, sigmas=own))
-        except ConfigError as error:
-            if not str(error).startswith("preset:"):
-                raise
-            raise ConfigError(
-                f"system: {name!r} is not known; known are {', '.join((*PRESETS, *CONTROLS))} and "
-                "LFA-<decay> for any decay."
-            ) from error
+        own = None if name in OWN_PRESETS else sigmas
+        return System(name, _preset(name, kv_size, q_size, chunk, top_k, own))
     if name in ("first-M", "random"):
         policy = FirstOnly() if name == "first-M" else RandomSample()
         return System(name, MemoryConfig(policy, kv_size, q_size, chunk, top_k))
@@ -107,6 +103,34 @@ def system(
     if name == "full":
         return System(name, plain, whole=True)
     return System(name, plain, reads="last" if name == "no-memory" else "question")
+
+
+def _preset(
+    name: str, kv_size: int, q_size: int, chunk: int, top_k: int | None, sigmas: float | None
+) -> MemoryConfig:
+    """Make a preset, with options of its policy in front of its name."""
+    plain, options = name, {}
+    for word, option in _OPTIONS.items():
+        if plain.startswith(word):
+            plain = plain.removeprefix(word)
+            options.update(option)
+    try:
+        config = preset(plain, kv_size, q_size, chunk, top_k, sigmas=sigmas)
+    except ConfigError as error:
+        if not str(error).startswith("preset:"):
+            raise
+        raise ConfigError(
+            f"system: {name!r} is not known; known are {', '.join((*PRESETS, *CONTROLS))} and "
+            "LFA-<decay> for any decay."
+        ) from error
+    if not options:
+        return config
+    if not isinstance(config.policy, LRA | LFA):
+        raise ConfigError(
+            f"system: {name!r} is not possible, because only LRA and LFA have "
+            f"{' and '.join(_OPTIONS)}."
+        )
+    return replace(config, policy=replace(config.policy, **options))
 
 
 def sigmas_of(name: str, sigmas: float | Literal["paper"], *, model: str = "prefix-lm") -> float:

@@ -159,3 +159,29 @@ def test_another_library_answers_the_same() -> None:
     pytest.importorskip("torch")
     few = ("--documents", "1", "--policies", "AS")
     assert run_json(*few)["tables"] == run_json(*few, "--backend", "torch")["tables"]
+
+
+def test_it_goes_on_where_it_stopped(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    few = ("--documents", "1", "--policies", "MT", "LFA-0", "--records", "cells.jsonl")
+    whole = run_json(*few)["tables"]
+    file = elsewhere / "cells.jsonl"
+    lines = file.read_text().splitlines(keepends=True)
+    assert len(lines) == 11
+    # As if the process had been ended in the middle of the fifth line.
+    file.write_text("".join(lines[:4]) + lines[4][:50])
+    measured = []
+
+    def counted(cells: Any, grid: Any) -> Any:
+        from attendre_core.evaluation import grid as grids
+
+        for one in grids.run_cells(cells, grid):
+            measured.append(one.cell)
+            yield one
+
+    monkeypatch.setattr("attendre_core.evaluation.resuming.run_cells", counted)
+    assert run_json(*few)["tables"] == whole
+    assert len(measured) == 7
+    assert run_json(*few)["tables"] == whole
+    assert len(measured) == 7
+    run_json(*few, "--seed", "1")
+    assert len(measured) == 18
