@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import NamedTuple
 
 import numpy as np
 
@@ -14,11 +15,18 @@ from attendre_core.evaluation.benchmarks.examples import Example, Passage, split
 from attendre_core.evaluation.benchmarks.normalisation import contains
 from attendre_core.zoo.model import Model
 
-__all__ = ["ContextRule", "context_of"]
+__all__ = ["Context", "ContextRule", "context_of"]
 
 _BETWEEN = "\n\n"
 #: A shorter rest of a passage says nothing; it is left out.
 _FEWEST = 8
+
+
+class Context(NamedTuple):
+    """What is read, and the passages of it that have the answer."""
+
+    text: str
+    gold: tuple[Passage, ...]
 
 
 @dataclass(frozen=True)
@@ -59,7 +67,7 @@ class ContextRule:
 
 def context_of(
     model: Model, example: Example, others: Sequence[Example], rule: ContextRule
-) -> str | None:
+) -> Context | None:
     """Return the context of a question; None if no passage has the answer.
 
     Parameters
@@ -73,7 +81,8 @@ def context_of(
         and the name of the question alone. The last one is cut to fit.
     """
     if rule.tokens is None:
-        return _BETWEEN.join(passage.text for passage in example.passages)
+        text = _BETWEEN.join(passage.text for passage in example.passages)
+        return Context(text, tuple(p for p in example.passages if p.has_answer))
     pieces = [p for passage in example.passages for p in split(passage, example.answers)]
     gold = [p for p in pieces if p.has_answer][: rule.gold]
     if not gold:
@@ -96,7 +105,7 @@ def context_of(
     for slot in range(len(around) + 1):
         texts += [p.text for p, at in zip(gold, slots, strict=True) if at == slot]
         texts += around[slot : slot + 1]
-    return _BETWEEN.join(texts)
+    return Context(_BETWEEN.join(texts), tuple(gold))
 
 
 def _shuffled(rng: np.random.Generator, passages: Sequence[Passage]) -> list[Passage]:

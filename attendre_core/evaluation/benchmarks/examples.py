@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from attendre_core.evaluation.benchmarks.normalisation import contains
@@ -47,24 +49,28 @@ def split(passage: Passage, answers: tuple[str, ...]) -> list[Passage]:
     return [Passage(passage.title, text, contains(text, answers)) for text in pieces]
 
 
-def as_written(example: Example) -> tuple[str, ...]:
-    """Return the answers, first the one that the evidence writes most often.
+def as_written(answers: Sequence[str], passages: Sequence[Passage]) -> tuple[str, ...]:
+    """Return the answers, first the one that the evidence writes most often, as it writes it.
 
     Aliases come in no useful order, odd spellings among them. The one whose likelihood is
-    measured has to be the one that a reader of the evidence would give: whole words, the same
-    capitals, the longer one of two that are equally frequent, and the first one if none occurs.
+    measured has to be the one that a reader of the evidence would give: whole words with the
+    capitals of the evidence, the longer one of two that are equally frequent, and the first alias
+    if none occurs.
 
     Examples
     --------
-    >>> evidence = (Passage("", "Argentina borders Chile. Argentina is large.", True),)
-    >>> as_written(Example("1", "Where?", ("Arxintina", "ARG", "Argentina"), evidence))
-    ('Argentina', 'Arxintina', 'ARG')
+    >>> evidence = [Passage("", "The eucalyptus is a tree. A eucalyptus is large.", True)]
+    >>> as_written(("Gum tree", "EUCALYPTUS", "tree"), evidence)
+    ('eucalyptus', 'Gum tree', 'EUCALYPTUS', 'tree')
     """
-    text = "\n".join(passage.text for passage in example.passages)
-
-    def seen(answer: str) -> tuple[int, int]:
-        count = len(re.findall(rf"(?<!\w){re.escape(answer)}(?!\w)", text)) if answer else 0
-        return count, len(answer) if count else 0
-
-    first = max(example.answers, key=seen, default="")
-    return (first, *(answer for answer in example.answers if answer != first))
+    text = "\n".join(passage.text for passage in passages)
+    found: list[tuple[int, int, str]] = []
+    for answer in answers:
+        pattern = rf"(?<!\w){re.escape(answer)}(?!\w)"
+        spellings = Counter(re.findall(pattern, text, re.IGNORECASE)) if answer else Counter()
+        if spellings:
+            found.append((spellings.total(), len(answer), spellings.most_common(1)[0][0]))
+    if not found:
+        return tuple(answers)
+    _, _, first = max(found, key=lambda one: one[:2])
+    return (first, *(answer for answer in answers if answer != first))

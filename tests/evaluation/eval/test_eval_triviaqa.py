@@ -167,14 +167,14 @@ ASKED = example(0, "It is Paris.", "It is not.", "Paris again.")
 
 
 def test_a_context_without_a_length_is_all_evidence(decoder):
-    assert context_of(decoder, ASKED, OTHERS, ContextRule()) == (
-        "It is Paris.\n\nIt is not.\n\nParis again."
-    )
+    context = context_of(decoder, ASKED, OTHERS, ContextRule())
+    assert context.text == "It is Paris.\n\nIt is not.\n\nParis again."
+    assert [passage.text for passage in context.gold] == ["It is Paris.", "Paris again."]
 
 
 @pytest.mark.parametrize("depth", [0.0, 0.5, 1.0])
 def test_the_answer_stands_at_its_depth(decoder, depth):
-    context = context_of(decoder, ASKED, OTHERS, ContextRule(tokens=600, depth=depth))
+    context = context_of(decoder, ASKED, OTHERS, ContextRule(tokens=600, depth=depth)).text
     assert context.count("Paris") == 1
     assert 560 < len(context) <= 600
     assert context.index("Paris") / len(context) == pytest.approx(depth, abs=0.08)
@@ -190,13 +190,13 @@ def test_contexts_depend_on_the_seed_and_not_on_the_order_of_questions(decoder):
 
 
 def test_more_passages_with_the_answer(decoder):
-    context = context_of(decoder, ASKED, OTHERS, ContextRule(tokens=600, gold=2))
+    context = context_of(decoder, ASKED, OTHERS, ContextRule(tokens=600, gold=2)).text
     assert context.count("Paris") == 2
 
 
 def test_fillers_never_tell_the_answer(decoder):
     telling = [example(i, "Somebody says: Paris") for i in range(1, 30)]
-    context = context_of(decoder, ASKED, telling, ContextRule(tokens=600))
+    context = context_of(decoder, ASKED, telling, ContextRule(tokens=600)).text
     assert context.count("Paris") == 1
 
 
@@ -221,10 +221,11 @@ def test_documents_are_split_into_passages():
 
 
 def test_the_answer_as_the_evidence_writes_it():
-    passage = Passage("", "Ball, Zoë Ball, and Zoë Ball. zoe bull", True)
+    passage = Passage("", "Ball, Zoë ball, and Zoë ball. zoe bull", True)
     answers = ("Zoe Bull", "Zoë Ball", "Zoe Ball")
-    assert as_written(Example("1", "?", answers, (passage,)))[0] == "Zoë Ball"
-    assert as_written(Example("1", "?", answers, ()))[0] == "Zoe Bull"
+    assert as_written(answers, [passage]) == ("Zoë ball", *answers)
+    assert as_written(answers, []) == answers
+    assert as_written(("Ball", "Zoë ball"), [passage])[0] == "ball"
 
 
 def test_the_prompt_is_the_papers_template(decoder):

@@ -1,0 +1,163 @@
+"""How close the embeddings of a bidirectional encoder stay to those of full attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendre_core.errors import ConfigError
+from attendre_core.evaluation.benchmarks.benchmark import Metric, Scores, memory_bytes, memory_of
+from attendre_core.evaluation.benchmarks.perplexity import text_tokens
+from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.systems import System
+from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.zoo.model import Model
+
+__all__ = ["Embedding", "Text"]
+
+
+class Text(NamedTuple):
+    """A piece of a text that gets an embedding."""
+
+    name: str
+    tokens: list[int]
+
+
+@dataclass(frozen=True)
+class Embedding:
+    """Embed pieces of a text with and without a memory.
+
+    An embedding is the mean of the hidden states of a text. Full attention over the same text is
+    what it is compared with, so a text must not be longer than the model allows.
+
+    Parameters
+    ----------
+    data
+        A text file.
+    tokens
+        Tokens of a piece.
+    limit
+        How many pieces.
+    skip
+        Characters at the beginning of the file that are left out.
+    """
+
+    data: str = ""
+    tokens: int = 384
+    limit: int | None = 20
+    skip: int = 0
+
+    name: ClassVar[str] = "embedding"
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("cosine", "cosine"),
+        Metric("token_cosine", "cosine of tokens"),
+    )
+    controls: ClassVar[tuple[str, ...]] = ("full", "no-memory", "first-M", "random", "pinned")
+    whole: ClassVar[bool] = False
+    pinned: ClassVar[int] = 8
+    clamps: ClassVar[bool] = False
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the texts depend on."""
+        return {
+            "data": Path(self.data).name,
+            "sha256": checksum(self.data),
+            "tokens": self.tokens,
+            "skip": self.skip,
+        }
+
+    def items(self, model: Model) -> list[Text]:
+        """Cut the text into pieces."""
+        context = model.reading_part.context
+        if model.causal:
+            raise ConfigError(
+                "eval embedding: this model reads only backwards. Give an encoder, or use the task "
+                "'perplexity'."
+            )
+        if context is not None and self.tokens > context:
+            raise ConfigError(
+                f"eval embedding: pieces of {self.tokens} tokens, but full attention of this model "
+                f"ends at {context}. Give fewer with --context-tokens."
+            )
+        count = 20 if self.limit is None else self.limit
+        ids = text_tokens("embedding", model, self.data, self.tokens * count, self.skip)
+        return [
+            Text(f"text-{i}", ids[i * self.tokens : (i + 1) * self.tokens]) for i in range(count)
+        ]
+
+    def longest(self, items: Sequence[Text]) -> int:
+        """Return the tokens of a piece."""
+        return self.tokens
+
+    def measure(
+        self, model: Model, items: Sequence[Text], system: System, batch: int
+    ) -> Iterator[Scores]:
+        """Embed pieces, a batch at a time."""
+        whole = model.with_memory(None)
+        for start in range(0, len(items), batch):
+            some = items[start : start + batch]
+            rows = [item.tokens for item in some]
+            full = _states(whole, rows)
+            memory = None
+            states, admitted, present = full, np.ones(len(rows)), np.ones(len(rows))
+            if system.reads == "last":
+                # Without a memory every chunk is read for itself.
+                chunk = system.memory.chunk
+                pieces = [
+                    [row[i : i + chunk] for row in rows] for i in range(0, len(rows[0]), chunk)
+                ]
+                states = np.concatenate([_states(whole, piece) for piece in pieces], axis=1)
+            elif not system.whole:
+                memory = memory_of(model, system, self.tokens, self.pinned)
+                if memory is None:
+                    raise ConfigError(f"eval embedding: {system.name} has no memory.")
+                presence = Presence([len(row) for row in rows], memory.chunk)
+                watched = WatchedModel(model, memory, presence)
+                stream = watched.stream(len(rows))
+                states = _streamed(stream, rows)
+                admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
+                present = presence.shares
+            found = zip(
+                some, _cosine(states.mean(axis=1), full.mean(axis=1)),
+                _cosine(states, full).mean(axis=1), admitted, present, strict=True,
+            )  # fmt: skip
+            kept = float(memory_bytes(model, memory, self.tokens))
+            yield [
+                (
+                    item.name,
+                    {
+                        "cosine": float(cosine),
+                        "token_cosine": float(each),
+                        "admitted": float(let_in),
+                        "present": float(there),
+                        "bytes": kept,
+                    },
+                )
+                for item, cosine, each, let_in, there in found
+            ]
+
+
+def _states(model: Model, rows: list[list[int]]) -> NDArray[np.float64]:
+    return np.asarray(model.backend.to_numpy(model.encode(rows)), dtype=np.float64)
+
+
+def _streamed(stream: Any, rows: list[list[int]]) -> NDArray[np.float64]:
+    """Read rows of one length as streams; hidden states in input order."""
+    to_numpy = stream.model.backend.to_numpy
+    found = np.zeros((len(rows), len(rows[0]), stream.model.reading_part.dim))
+    for hidden in [*stream.read(rows), *stream.finish()]:
+        position, valid = np.asarray(to_numpy(hidden.position)), np.asarray(to_numpy(hidden.valid))
+        x = np.asarray(to_numpy(hidden.x), dtype=np.float64)
+        for row in range(len(rows)):
+            found[row, position[row][valid[row]]] = x[row][valid[row]]
+    return found
+
+
+def _cosine(some: Any, other: Any) -> Any:
+    lengths = np.linalg.norm(some, axis=-1) * np.linalg.norm(other, axis=-1)
+    return (some * other).sum(axis=-1) / np.maximum(lengths, 1e-12)

@@ -1,0 +1,69 @@
+"""The benchmark of the paper: TriviaQA questions over long contexts."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from attendre_core.evaluation.benchmarks.contexts import ContextRule, context_of
+from attendre_core.evaluation.benchmarks.examples import as_written
+from attendre_core.evaluation.benchmarks.question import TEMPLATE, Question, question_of
+from attendre_core.evaluation.benchmarks.reading import ReadingBenchmark
+from attendre_core.evaluation.benchmarks.triviaqa import read_triviaqa
+from attendre_core.zoo.model import Model
+
+__all__ = ["TriviaQA", "checksum"]
+
+
+@dataclass(frozen=True)
+class TriviaQA(ReadingBenchmark):
+    """TriviaQA with the paper's template.
+
+    Parameters
+    ----------
+    data, evidence
+        As in `read_triviaqa`.
+    rule
+        How contexts are put together. With a length, questions without a passage that has the
+        answer are left out.
+    """
+
+    data: str = ""
+    evidence: str | None = None
+    rule: ContextRule = field(default_factory=ContextRule)
+
+    name: ClassVar[str] = "triviaqa"
+
+    def identity(self) -> dict[str, Any]:
+        """Return what the questions depend on."""
+        return {
+            "data": Path(self.data).name,
+            "sha256": checksum(self.data),
+            "template": TEMPLATE,
+            "context_tokens": self.rule.tokens,
+            "depth": self.rule.depth,
+            "gold": self.rule.gold,
+            "seed": self.rule.seed,
+            "new_tokens": self.new_tokens,
+        }
+
+    def questions(self, model: Model) -> Iterator[Question]:
+        """Return the questions in the order of the file."""
+        examples = read_triviaqa(self.data, self.evidence)
+        for example in examples:
+            context = context_of(model, example, examples, self.rule)
+            if context is not None:
+                answers = as_written(example.answers, context.gold)
+                yield question_of(model, example.name, example.question, context.text, answers)
+
+
+def checksum(path: str) -> str:
+    """Return the SHA-256 of a file; empty if there is none."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        return ""
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -1,0 +1,117 @@
+"""Reading questions with a memory: likelihoods, answers, controls, diagnostics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import attendre_core as at
+from attendre_core.evaluation import system
+from attendre_core.evaluation.benchmarks.answering import answered, log_likelihood
+from attendre_core.evaluation.benchmarks.benchmark import memory_bytes, memory_of
+from attendre_core.evaluation.benchmarks.question import question_of
+from attendre_core.zoo.sampling import log_softmax
+
+CONTEXT = "Some say it was Mark Twain who wrote about rivers, and some say it was not. " * 3
+
+
+@pytest.fixture(scope="module")
+def questions(decoder):
+    return [
+        question_of(decoder, "1", "Who wrote it?", CONTEXT, ["Mark Twain"]),
+        question_of(decoder, "2", "And who read it?", CONTEXT[:90], ["I", "me"]),
+        question_of(decoder, "3", "What?", CONTEXT[30:], ["rivers"]),
+    ]
+
+
+def expected(model, question):
+    """The mean log-probability of the answer, from one pass over the whole text."""
+    row = question.tokens + question.gold
+    scores = log_softmax(np.asarray(model.logits(row)[0], dtype=np.float64))
+    first = len(question.tokens)
+    return np.mean([scores[first + i - 1, token] for i, token in enumerate(question.gold)])
+
+
+def read(model, questions, name, kv=64, **options):
+    found = system(name, kv, chunk=16)
+    return [a for batch in answered(model, questions, found, **options) for a in batch]
+
+
+def test_the_likelihood_of_full_attention(decoder, questions):
+    found = read(decoder, questions, "full")
+    for answer, question in zip(found, questions, strict=True):
+        assert answer.log_likelihood == pytest.approx(expected(decoder, question), abs=1e-4)
+    prompts = [question.tokens for question in questions]
+    texts = [decoder.text(row) for row in decoder.generate(prompts, max_new_tokens=16)]
+    assert [a.text for a in found] == [(t.strip().splitlines() or [""])[0].strip() for t in texts]
+
+
+def test_a_memory_that_holds_everything_changes_nothing(decoder, questions):
+    full, held = read(decoder, questions, "full"), read(decoder, questions, "LRA-sum", kv=512)
+    for one, other in zip(full, held, strict=True):
+        assert one.log_likelihood == pytest.approx(other.log_likelihood, abs=1e-4)
+        assert one.text == other.text
+        assert other.admitted == other.present == 1
+
+
+def test_the_batch_changes_nothing(decoder, questions):
+    one = read(decoder, questions, "LFA-1e-3", batch=1)
+    three = read(decoder, questions, "LFA-1e-3", batch=3)
+    for alone, together in zip(one, three, strict=True):
+        assert alone.log_likelihood == pytest.approx(together.log_likelihood, abs=1e-5)
+        assert alone.text == together.text
+        assert alone[2:] == pytest.approx(together[2:])
+
+
+def test_writing_an_answer_at_once_equals_token_by_token(decoder, questions):
+    memory = at.preset("LRA-sum", 64, chunk=16, sigmas=0.0)
+    stream = decoder.with_memory(memory).stream(len(questions))
+    stream.feed([question.tokens for question in questions])
+    golds = [question.gold for question in questions]
+    at_once = log_likelihood(*stream.writer(16), golds)
+    writer, logits = stream.writer(16)
+    totals = np.zeros(len(golds))
+    for step in range(max(len(gold) for gold in golds)):
+        active = np.asarray([step < len(gold) for gold in golds])
+        tokens = np.asarray([gold[min(step, len(gold) - 1)] for gold in golds])
+        scores = log_softmax(logits.astype(np.float64))[np.arange(len(golds)), tokens]
+        totals += np.where(active, scores, 0)
+        logits = writer.write(tokens, active)
+    assert at_once == pytest.approx(totals / [len(gold) for gold in golds], abs=1e-5)
+
+
+def test_controls_read_what_they_say(decoder, questions):
+    closed = read(decoder, questions[:1], "closed-book")[0]
+    assert closed.log_likelihood == pytest.approx(
+        expected(decoder, questions[0]._replace(tokens=questions[0].closed)), abs=1e-4
+    )
+    last = read(decoder, questions[:1], "no-memory")[0]
+    end = questions[0]._replace(tokens=questions[0].tokens[-16:])
+    assert last.log_likelihood == pytest.approx(expected(decoder, end), abs=1e-4)
+
+
+def test_diagnostics_tell_a_frozen_memory(decoder, questions):
+    frozen = read(decoder, questions[:1], "first-M", kv=32)[0]
+    moving = read(decoder, questions[:1], "MT", kv=32)[0]
+    assert frozen.admitted == 0
+    assert frozen.present < 0.3
+    assert moving.admitted == moving.present == 1
+
+
+def test_no_text_is_written_if_none_is_asked_for(decoder, questions):
+    assert read(decoder, questions[:1], "MT", new_tokens=0)[0].text == ""
+
+
+def test_the_pinned_positions_are_those_of_the_benchmark(decoder):
+    pinned = system("pinned", 64, chunk=16)
+    assert memory_of(decoder, pinned, 100, 24).kv_memory(0).pin == ((0, 24),)
+    assert memory_of(decoder, pinned, 100, 48).kv_memory(0).pin == ((0, 32),)
+
+
+def test_bytes(decoder):
+    full = memory_bytes(decoder, None, 100)
+    assert full == 2 * 4 * (2 * 8) * 100 * 2
+    small, waiting = at.preset("MT", 50), at.preset("MT", 50, 20)
+    held = memory_bytes(decoder, small, 100)
+    assert full / 2 < held < full / 2 * 1.3
+    assert memory_bytes(decoder, waiting, 100) - held == 20 * (32 + 32) * 4 * 2
