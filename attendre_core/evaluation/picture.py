@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import NamedTuple
 
 from attendre_core.evaluation.intervals import Interval
 
-__all__ = ["Line", "Panel", "chart"]
+__all__ = ["Line", "Panel", "Scale", "chart"]
 
 #: Colours that differ for colour-blind eyes as well (Okabe and Ito), then greys.
 _COLOURS = ("#000000", "#999999", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00")
+#: When the colours are used up, lines are dashed.
+_DASHES = ("", ' stroke-dasharray="6 3"', ' stroke-dasharray="2 3"')
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 330, 260, 56, 64, 130
 
 
@@ -23,12 +25,26 @@ class Line(NamedTuple):
     points: Sequence[tuple[int, Interval]]
 
 
+class Scale(NamedTuple):
+    """The y axis: from where to where, in which steps, how a number is written, and its unit."""
+
+    low: float = 0.0
+    high: float = 1.0
+    step: float = 0.2
+    write: Callable[[float], str] = lambda y: f"{100 * y:.0f}"
+    unit: str = " %"
+
+
 class Panel(NamedTuple):
-    """One of the charts that stand side by side; x grows in powers of two, y is a share."""
+    """One of the charts that stand side by side; x grows in powers of two, y as the scale says.
+
+    Without a scale, y is a share.
+    """
 
     title: str
     x_label: str
     lines: Sequence[Line]
+    scale: Scale = Scale()
 
 
 def chart(title: str, panels: Sequence[Panel]) -> str:
@@ -43,8 +59,10 @@ def chart(title: str, panels: Sequence[Panel]) -> str:
     """
     names = list(dict.fromkeys(line.name for panel in panels for line in panel.lines))
     colours = {name: _COLOURS[i % len(_COLOURS)] for i, name in enumerate(names)}
-    width = len(panels) * (_WIDTH + _LEFT) + _LEGEND
-    height = _TOP + _HEIGHT + 56
+    dashes = {name: _DASHES[i // len(_COLOURS) % len(_DASHES)] for i, name in enumerate(names)}
+    legend = max([_LEGEND, *(56 + 7 * len(name) for name in names)])
+    width = len(panels) * (_WIDTH + _LEFT) + legend
+    height = _TOP + max(_HEIGHT + 56, 20 * len(names) + 24)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" '
         f'height="{height}" font-family="sans-serif" font-size="12" role="img">',
@@ -53,29 +71,35 @@ def chart(title: str, panels: Sequence[Panel]) -> str:
         _text(_LEFT, 24, title, size=15),
     ]
     for i, panel in enumerate(panels):
-        parts += _panel(panel, _LEFT + i * (_WIDTH + _LEFT), colours)
+        parts += _panel(panel, _LEFT + i * (_WIDTH + _LEFT), colours, dashes)
     for i, name in enumerate(names):
-        x, y = width - _LEGEND + 18, _TOP + 12 + 20 * i
-        parts.append(f'<path d="M{x} {y}h22" stroke="{colours[name]}" stroke-width="2.5"/>')
+        x, y = width - legend + 18, _TOP + 12 + 20 * i
+        parts.append(
+            f'<path d="M{x} {y}h22" stroke="{colours[name]}" stroke-width="2.5"{dashes[name]}/>'
+        )
         parts.append(_text(x + 30, y + 4, name))
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(panel: Panel, left: int, colours: dict[str, str]) -> list[str]:
+def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, str]) -> list[str]:
     places = sorted({x for line in panel.lines for x, _ in line.points})
     low, high = (math.log2(places[0]), math.log2(places[-1])) if places else (0.0, 1.0)
 
     def across(x: int) -> float:
         return left + 24 + (_WIDTH - 48) * (math.log2(x) - low) / max(high - low, 1.0)
 
-    def down(share: float) -> float:
-        return _TOP + _HEIGHT * (1 - share)
+    scale = panel.scale
+
+    def down(y: float) -> float:
+        inside = min(max(y, scale.low), scale.high)
+        return _TOP + _HEIGHT * (scale.high - inside) / (scale.high - scale.low)
 
     parts = [_text(left + _WIDTH / 2, _TOP - 12, panel.title, anchor="middle")]
-    for percent in range(0, 101, 20):
-        y = down(percent / 100)
+    for i in range(round((scale.high - scale.low) / scale.step) + 1):
+        mark = scale.low + i * scale.step
+        y = down(mark)
         parts.append(f'<path d="M{left} {y:.1f}h{_WIDTH}" stroke="#dddddd"/>')
-        parts.append(_text(left - 8, y + 4, f"{percent} %", anchor="end"))
+        parts.append(_text(left - 8, y + 4, scale.write(mark) + scale.unit, anchor="end"))
     for x in places:
         parts.append(_text(across(x), _TOP + _HEIGHT + 20, str(x), anchor="middle"))
     parts.append(_text(left + _WIDTH / 2, _TOP + _HEIGHT + 42, panel.x_label, anchor="middle"))
@@ -91,12 +115,13 @@ def _panel(panel: Panel, left: int, colours: dict[str, str]) -> list[str]:
             )
             parts.append(
                 f'<circle cx="{at:.1f}" cy="{down(share.value):.1f}" r="3" fill="{colour}">'
-                f"<title>{escape(line.name)}: {100 * share.value:.0f} % "
-                f"({100 * share.low:.0f} to {100 * share.high:.0f})</title></circle>"
+                f"<title>{escape(line.name)}: {scale.write(share.value)}{scale.unit} "
+                f"({scale.write(share.low)} to {scale.write(share.high)})</title></circle>"
             )
         path = " ".join(f"{at:.1f},{down(share.value):.1f}" for at, share in dots)
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"/>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="1.8"'
+            f"{dashes[line.name]}/>"
         )
     return parts
 
