@@ -93,7 +93,7 @@ def _add_reading(parser: Parser) -> None:
         help="repeat: the answer recurs; single: it stands in one place (repeat)",
     )  # fmt: skip
     parser.add_argument(
-        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (32; full: 96)"
+        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (40; full: 96)"
     )
     parser.add_argument("--seed", type=whole_number(0), default=0, help="which documents (0)")
 
@@ -221,7 +221,10 @@ def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
     found = sentences(table.measured, grid.chunk)
     more = admission(table.measured)
     for sentence in found if more is None else [*found, more]:
-        print(textwrap.fill(sentence, wide, initial_indent="- ", subsequent_indent="  "))
+        # A figure and its unit stay on one line.
+        kept = sentence.replace(" %", "\0%")
+        text = textwrap.fill(kept, wide, initial_indent="- ", subsequent_indent="  ")
+        print(text.replace("\0", " "))
     print()
 
 

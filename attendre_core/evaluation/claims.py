@@ -74,8 +74,13 @@ def claims(chosen: Table, checked: Table, chunk: int) -> list[Claim]:
 
 
 def _best(chosen: Table, checked: Table, kv: int, q: int) -> Measured | None:
-    """Return the cell, in the checked table, of the policy that was best in the other."""
-    row = [m for m in chosen.measured if (m.cell.kv_size, m.cell.q_size) == (kv, q)]
+    """Return the cell, in the checked table, of the policy that was best in the other.
+
+    A size that the other lacks is decided by its smallest one, with or without waiting alike.
+    """
+    alike = [size for size in chosen.sizes if (size[1] > 0) == (q > 0)]
+    size = (kv, q) if (kv, q) in alike else min(alike, default=(kv, q))
+    row = [m for m in chosen.measured if (m.cell.kv_size, m.cell.q_size) == size]
     top = best(row)
     return None if top is None else checked.at(top.cell.system, kv, q)
 

@@ -88,7 +88,7 @@ class Grid:
     sizes: Sequence[tuple[int, int]] = ((16, 0), (32, 0), (64, 0), (32, 16), (64, 32))
     large: Sequence[tuple[int, int]] = ((256, 0),)
     sigmas: Sequence[Sigmas] = (0.0,)
-    documents: int = 32
+    documents: int = 40
     seed: int = 0
     chunk: int = 16
     top_k: int | None = 16

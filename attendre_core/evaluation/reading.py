@@ -39,6 +39,7 @@ def sentences(measured: Sequence[Measured], chunk: int) -> list[str]:
             found += _ordering(by_size[kv, q], chunk)
     found += _against_size(by_size, chunk)
     found += _waiting(by_size)
+    found += _own(by_size)
     found += _controls(measured)
     return found
 
@@ -102,6 +103,21 @@ def _waiting(by_size: dict[tuple[int, int], list[Measured]]) -> list[str]:
             f"Letting queries wait for {q} positions (M = {kv}) takes the best policy from "
             f"{_percent(early)} to {_percent(late)}, {_points(gap)}; when they attend, "
             f"{100 * float(late.outcome.present.mean()):.0f} % of their own chunk is still there."
+        )
+    return found
+
+
+def _own(by_size: dict[tuple[int, int], list[Measured]]) -> list[str]:
+    found = []
+    for (kv, q), row in sorted(by_size.items()):
+        own, top = _of(row, "attendre"), best(row)
+        if q == 0 or own is None or top is None:
+            continue
+        gap = difference(own.outcome.right, top.outcome.right)
+        found.append(
+            f"Our preset, attendre, answers {_percent(own)} with M = {kv} and N = {q}: "
+            f"{_points(gap)} against {top.cell.system}; "
+            f"{100 * float(own.outcome.present.mean()):.0f} % of the own chunk is still there."
         )
     return found
 

@@ -79,6 +79,9 @@ def choosing_cells() -> list[Cell]:
                 found += [_cell(place, name, size, sigmas) for sigmas in SWEEP]
                 if place[0] == "prefix-lm" and name in PAPER_SIGMAS:
                     found.append(_cell(place, name, size, "paper"))
+    for place in places():
+        for size in (size for size in sizes(place[2]) if size in CHOICE):
+            found += [_cell(place, name, size, None) for name in ("MT", "AS", "first-M")]
     return found
 
 

@@ -105,6 +105,12 @@ class TestSentences:
         assert "25 % of their own chunk is still there" in text
         assert "the question alone 3 %; a guess is right in 3 % of cases" in text
 
+    def test_our_own_preset_is_compared(self) -> None:
+        text = self.said([*some_cells(), cell("attendre", 32, 16, 1.0)])
+        assert "attendre, answers 100 % with M = 32 and N = 16: +10 points [" in text
+        assert "against LFA-0; 100 % of the own chunk" in text
+        assert "attendre" not in self.said(some_cells())
+
     def test_chance_is_called_chance(self) -> None:
         noisy = np.random.default_rng(0).random(100) < 0.5
         sinks = cell("AS", 32, 0, 0.5)
