@@ -60,7 +60,9 @@ def _strongest(trace: TextTrace, layer: LayerTrace) -> Iterator[str]:
 
 
 def _word(trace: TextTrace, position: int) -> str:
-    return f"{_clean(trace.words[position]) or '(no text)'} @{position}"
+    """Name a token and its place."""
+    piece = trace.words[position]
+    return f"{_clean(piece) or ('(space)' if piece else '(no text)')} @{position}"
 
 
 def _map(layer: LayerTrace, wide: int, terminal: Terminal) -> Iterator[str]:
@@ -91,7 +93,9 @@ def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) ->
     kept = np.zeros(len(trace.words), dtype=bool)
     kept[layer.survivors] = True
     line, room, lines = "", wide, 0
-    for words, held, start in _runs(trace, kept):
+    for words, held, start, glued in _runs(trace, kept):
+        if glued and line.endswith(" "):
+            line, room = line[:-1], room + 1
         for number, word in enumerate(words):
             first, last = number == 0, number == len(words) - 1
             shown = word
@@ -113,12 +117,17 @@ def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) ->
         yield line.rstrip()
 
 
-def _runs(trace: TextTrace, kept: NDArray[np.bool_]) -> Iterator[tuple[list[str], bool, int]]:
-    """Yield words, whether they are in memory, and where they begin; long gaps are cut."""
+def _runs(trace: TextTrace, kept: NDArray[np.bool_]) -> Iterator[tuple[list[str], bool, int, bool]]:
+    """Yield words, whether they are in memory, where they begin, whether within a word.
+
+    Long gaps are cut.
+    """
     edges = np.flatnonzero(np.diff(kept.astype(np.int8))) + 1
     bounds = [0, *edges.tolist(), len(kept)]
     for start, stop in pairwise(bounds):
-        words = _clean("".join(trace.words[start:stop])).split()
+        text = "".join(trace.words[start:stop])
+        glued = start > 0 and not text[:1].isspace() and not trace.words[start - 1][-1:].isspace()
+        words = _clean(text).split()
         if not words:
             continue
         held = bool(kept[start])
@@ -126,7 +135,7 @@ def _runs(trace: TextTrace, kept: NDArray[np.bool_]) -> Iterator[tuple[list[str]
             before = words[:_BESIDE] if start else []
             after = words[-_BESIDE:] if stop < len(kept) else []
             words = [*before, "...", *after]
-        yield words, held, start
+        yield words, held, start, glued
 
 
 def _clean(text: str) -> str:

@@ -32,11 +32,17 @@ def write_png(trace: TextTrace, path: str | Path) -> None:
         figure.savefig(path, format="png", dpi=140, facecolor="white")
 
 
-def figure_of(trace: TextTrace) -> Any:
+def figure_of(trace: TextTrace, figure: Any = None) -> Any:
     """Return a ``matplotlib.figure.Figure``: a row for each policy, a column for a layer.
 
     Of many layers the first, the middle and the last are drawn. Under each map stands the
     attention of the last query, the mean of its heads.
+
+    Parameters
+    ----------
+    figure
+        An empty figure to draw into, such as ``plt.figure()``; None makes one that no window
+        shows.
     """
     try:
         matplotlib = importlib.import_module("matplotlib.figure")
@@ -49,7 +55,9 @@ def figure_of(trace: TextTrace) -> Any:
     layers = _chosen_layers(len(trace.policies[0].layers))
     rows, columns = len(trace.policies), len(layers)
     wide, tall = 1.2 + 5.4 * columns, 1.3 + 2.5 * rows
-    figure = matplotlib.Figure(figsize=(wide, tall), layout="constrained")
+    figure = matplotlib.Figure() if figure is None else figure
+    figure.set_size_inches(wide, tall)
+    figure.set_layout_engine("constrained")
     figure.suptitle(_plain(trace.title), fontsize=11, color=_INK)
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=[4, 1] * rows)
     for i, policy in enumerate(trace.policies):

@@ -105,10 +105,17 @@ function drawCursor(canvas, layer, token, step) {
   context.globalAlpha = 1;
 }
 
-/* Draw weights as bars; of the tokens that share a column the largest. */
+/*
+ * Draw weights as bars; of the tokens that share a column the largest. Heights are square roots:
+ * a sink with most of the attention shall not hide the rest.
+ */
 function drawWeights(canvas, { tokens, weights }, cursor) {
   const { context, width, height } = fitted(canvas);
   context.clearRect(0, 0, width, height);
+  context.fillStyle = colour("--cursor");
+  context.globalAlpha = 0.6;
+  context.fillRect(((cursor + 0.5) / TOKENS) * width - 1, 0, 2, height);
+  context.globalAlpha = 1;
   const columns = Math.min(TOKENS, Math.floor(width / 2));
   const highest = new Float64Array(columns);
   for (let i = 0; i < tokens.length; i++) {
@@ -117,13 +124,10 @@ function drawWeights(canvas, { tokens, weights }, cursor) {
   }
   const top = highest.reduce((a, b) => Math.max(a, b), 0);
   const across = width / columns;
-  const room = height * 0.94;
   context.fillStyle = colour("--weight");
   for (let column = 0; column < columns; column++) {
     if (!highest[column]) continue;
-    const tall = Math.max((highest[column] / top) * room, 1);
-    context.fillRect(column * across, height - tall, Math.max(across * 0.85, 1.5), tall);
+    const tall = Math.max(Math.sqrt(highest[column] / top) * height * 0.94, 1);
+    context.fillRect(column * across, height - tall, Math.max(across * 0.85, 2), tall);
   }
-  context.fillStyle = colour("--cursor");
-  context.fillRect(((cursor + 0.5) / TOKENS) * width - 1, 0, 2, height);
 }

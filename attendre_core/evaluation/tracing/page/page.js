@@ -51,7 +51,8 @@ function buildTable() {
       row.dataset.layer = index;
       row.append(made("th", one.name));
       row.firstChild.scope = "row";
-      const next = one.next.map(([word, share]) => `${word} ${percent(share)}`).join(", ");
+      const next = one.next.filter(([, share], i) => i === 0 || share >= 0.005)
+        .map(([word, share]) => `${word} ${percent(share)}`).join(", ");
       const cells = [
         part.number, counts[HELD], counts[EVICTED], counts[REFUSED],
         oldest < 0 ? "none" : `${oldest} ${quoted(oldest)}`, lived.toFixed(1), next || "none",
@@ -138,7 +139,7 @@ function showAttention() {
   const last = quoted(TOKENS - 1);
   $("attention-hint").textContent = raw
     ? `The query of token ${TOKENS - 1} ${last} attended at step ${raw.step}; its heads ` +
-      `retrieved ${found.tokens.length} entries.`
+      `retrieved ${found.tokens.length} entries. Heights are square roots of the weights.`
     : "It attended to nothing in this layer.";
   $("attention").setAttribute("aria-label", `Attention of the last query in layer ${layer().number}`);
   const order = [...found.weights.keys()].sort((a, b) => found.weights[b] - found.weights[a]);
