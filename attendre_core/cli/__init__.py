@@ -10,12 +10,13 @@ import sys
 from collections.abc import Sequence
 
 from attendre_core.cli import bench, demo, info, run, trace
+from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
 from attendre_core.errors import CheckpointError, ConfigError, StateError
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, run, trace, bench, info)
+_COMMANDS = (demo, run, evaluation, trace, bench, info)
 #: What shells report for a program ended by Ctrl-C, and for one whose reader went away.
 _INTERRUPTED, _READER_GONE = 130, 141
 

@@ -1,0 +1,269 @@
+"""``attendre eval``: which policy and which sizes serve a model of yours on a task."""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
+from attendre_core.cli.eval_tasks import OPTIONS, TASKS, benchmark_of
+from attendre_core.cli.terminal import Terminal
+from attendre_core.errors import ConfigError
+from attendre_core.progress import progress_bar
+
+if TYPE_CHECKING:
+    from attendre_core.evaluation.benchmarks import Benchmark
+    from attendre_core.evaluation.sweep import Cell, Report, ResultStore
+    from attendre_core.zoo import Model
+
+__all__ = ["add_to"]
+
+_DESCRIPTION = """\
+Measure a model with memories of several policies and sizes, on the same questions or texts,
+beside the controls that tell whether the memory worked.
+
+Tasks:
+{tasks}
+
+A policy is a preset (attendre info lists them) with options behind it:
+{options}
+
+Results go into a folder: results.jsonl (one line for each item of each system; Parquet too, if
+pyarrow is installed), table.md, table.tex, and pictures. If the command is ended, or killed, the
+same command goes on where it was. More policies, sizes and questions can be added to a folder;
+another model or other settings need another one."""
+
+_EXAMPLES = """\
+  attendre eval synthetic --model prefix-lm --kv 32 64 --q 0 half --out results/
+  attendre eval needle --model model.gguf --kv 256 512 --context-tokens 2048 --out results/
+  attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
+      --limit 100 --policies MT AS LFA-1e-3 LRA-sum+softmax+c=0 --kv 256 --out results/
+  attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --kv 1024 --q 512 \\
+      --out results/
+  attendre eval perplexity --model model.gguf --data book.txt --kv 256 512 --backend torch \\
+      --out results/
+  attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 --kv 128 256 \\
+      --q 0 half --out results/"""
+
+_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3", "LRA-sum+softmax+c=0", "LFA-1e-3+c=0")
+
+
+def add_to(commands: Any) -> None:
+    """Add this command to the command line."""
+    tasks = "\n".join(f"  {name:<12} {task.words}" for name, task in TASKS.items())
+    options = "\n".join(f"  +{name:<16} {words}" for name, words in OPTIONS.items())
+    parser = add_command(
+        commands,
+        "eval",
+        "measure policies and sizes on a task with a model of yours",
+        description=_DESCRIPTION.format(tasks=tasks, options=options),
+        examples=_EXAMPLES,
+        run=run,
+    )
+    parser.add_argument("task", metavar="TASK", choices=tuple(TASKS), help="see above")
+    parser.add_argument(
+        "--model", required=True, metavar="PATH",
+        help="a checkpoint; prefix-lm or encoder-decoder ship with the package",
+    )  # fmt: skip
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="where results go")
+    _add_grid(parser)
+    _add_task(parser)
+    parser.add_argument("--batch", type=whole_number(1), default=8, metavar="B",
+                        help="items side by side: speed, not results (8)")  # fmt: skip
+    parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
+    parser.add_argument(
+        "--attention", choices=("causal", "prefix"), help="prefix reads a prompt both ways"
+    )
+    add_shared(parser, backend_help="array library to compute with (numpy)")
+
+
+def _add_grid(parser: Parser) -> None:
+    grid = parser.add_argument_group("the grid")
+    grid.add_argument(
+        "--policies", nargs="+", default=list(_POLICIES), metavar="NAME",
+        help=f"in the order of the table ({' '.join(_POLICIES)})",
+    )  # fmt: skip
+    grid.add_argument(
+        "--no-controls", action="store_true", help="leave out full, no-memory, closed-book, ..."
+    )
+    grid.add_argument(
+        "--baseline", metavar="NAME", help="what all are compared with (the first policy)"
+    )
+    grid.add_argument(
+        "--kv", type=whole_number(1), nargs="+", metavar="M", help="entries kept (2 and 4 chunks)"
+    )
+    grid.add_argument(
+        "--q", type=_waiting, nargs="+", default=[0], metavar="N",
+        help="positions queries wait; 'half' is half of each M (0)",
+    )  # fmt: skip
+    grid.add_argument(
+        "--chunk", type=whole_number(1), metavar="S", help="tokens per step (128; synthetic: 16)"
+    )
+    grid.add_argument(
+        "--top-k", type=_top_k, default=-1, metavar="K",
+        help="entries a query retrieves, or 'all' (128 as in the paper; synthetic: 16)",
+    )  # fmt: skip
+
+
+def _add_task(parser: Parser) -> None:
+    task = parser.add_argument_group("the task; each one uses what it knows")
+    add = task.add_argument
+    add("--data", default="", metavar="FILE", help="questions, records or a text")
+    add("--evidence", metavar="FOLDER", help="triviaqa: folder with wikipedia/ and web/")
+    add("--limit", type=whole_number(1), metavar="COUNT", help="items at most")
+    add("--context-tokens", type=whole_number(1), metavar="T", help="length of a context or text")
+    add("--depth", type=float, metavar="SHARE", help="where the answer stands, 0 to 1 (anywhere)")
+    add("--gold", type=whole_number(1), default=1, metavar="COUNT",
+        help="triviaqa: passages with the answer in a built context (1)")  # fmt: skip
+    add("--keys", type=whole_number(2), default=40, metavar="COUNT", help="multi-key: records (40)")
+    add("--new-tokens", type=whole_number(0), default=16, metavar="COUNT",
+        help="tokens of an answer; 0 measures only its likelihood (16)")  # fmt: skip
+    add("--streams", type=whole_number(1), default=1, metavar="COUNT",
+        help="perplexity: texts side by side (1)")  # fmt: skip
+    add("--skip", type=whole_number(0), default=0, metavar="COUNT",
+        help="characters of a text to leave out at its beginning (0)")  # fmt: skip
+    add("--reading", choices=("look-ahead", "past-only"), default="look-ahead",
+        help="synthetic: which task (look-ahead)")  # fmt: skip
+    add("--answers", choices=("repeat", "single"), default="repeat",
+        help="synthetic: whether answers recur (repeat)")  # fmt: skip
+    add("--seed", type=whole_number(0), default=0, help="of contexts and documents (0)")
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Measure what is missing, then show everything."""
+    from attendre_core.evaluation.sweep import ResultStore, cells_of, identity_of, report
+    from attendre_core.evaluation.sweep.running import does_not_fit
+
+    benchmark, chunk, top_k = benchmark_of(arguments)
+    sizes = arguments.kv or [2 * chunk, 4 * chunk]
+    controls = () if arguments.no_controls else benchmark.controls
+    cells = cells_of(arguments.policies, controls, sizes, arguments.q)
+    _check_cells(cells, chunk, top_k)
+    baseline = arguments.baseline or arguments.policies[0]
+    folder = _folder(arguments.out)
+    model = _model(arguments)
+    items = benchmark.items(model)
+    notes = []
+    if does_not_fit(model, benchmark, items):
+        cells = [cell for cell in cells if cell.policy != "full"]
+        notes.append(
+            f"Full attention is left out: {benchmark.longest(items)} tokens are more than the "
+            f"{model.reading_part.context} that the model was made for."
+        )
+    identity = identity_of(model, Path(arguments.model).name, benchmark, chunk, top_k)
+    with ResultStore(folder / "results.jsonl", identity) as store:
+        _measure(arguments, model, benchmark, items, cells, store, chunk, top_k)
+    found = report(folder, benchmark.metrics, baseline)
+    if arguments.json:
+        print_json(_as_json(arguments, found, notes))
+    else:
+        _print(found, notes)
+
+
+def _measure(
+    arguments: argparse.Namespace, model: Model, benchmark: Benchmark, items: list[Any],
+    cells: list[Cell], store: ResultStore, chunk: int, top_k: int | None,
+) -> None:  # fmt: skip
+    from attendre_core.evaluation.sweep import run_cells
+
+    names = {item.name for item in items}
+    missing = sum(len(names - store.done(cell)) for cell in cells)
+    bar = progress_bar(missing, arguments.task, " items")
+    last = [""]
+
+    def shown(cell: Cell, count: int) -> None:
+        if cell.words != last[0]:
+            last[0] = cell.words
+            if not sys.stderr.isatty():
+                print(f"{cell.words} ...", file=sys.stderr, flush=True)
+        bar.update(count)
+
+    try:
+        run_cells(model, benchmark, items, cells, store, chunk=chunk, top_k=top_k,
+                  batch=arguments.batch, on_items=shown)  # fmt: skip
+    finally:
+        bar.close()
+
+
+def _check_cells(cells: list[Cell], chunk: int, top_k: int | None) -> None:
+    """Refuse a wrong name before anything is loaded."""
+    from attendre_core.evaluation.sweep import system_of
+
+    for cell in cells:
+        system_of(cell.policy, cell.kv or chunk, cell.q, chunk, top_k)
+
+
+def _model(arguments: argparse.Namespace) -> Model:
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.tiny.recipe import MODELS
+    from attendre_core.zoo import load
+
+    if arguments.model in MODELS and not Path(arguments.model).exists():
+        return load_tiny(arguments.model, backend=arguments.backend)
+    return load(
+        arguments.model, backend=arguments.backend, dtype=arguments.dtype,
+        attention=arguments.attention,
+    )  # fmt: skip
+
+
+def _folder(path: str) -> Path:
+    folder = Path(path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"eval: the folder {path} cannot be made ({error.strerror}). Give another one with "
+            "--out."
+        ) from error
+    return folder
+
+
+def _as_json(arguments: argparse.Namespace, found: Report, notes: list[str]) -> dict[str, Any]:
+    return {
+        "command": "eval",
+        "task": arguments.task,
+        "model": arguments.model,
+        "baseline": found.summary.baseline,
+        "rows": [
+            {
+                **row.cell._asdict(),
+                "items": row.items,
+                **{name: list(interval) for name, interval in row.values.items()},
+                "gap": None if row.gap is None else list(row.gap),
+                **{
+                    name: None if math.isnan(value) else value
+                    for name, value in (
+                        ("admitted", row.admitted), ("present", row.present), ("bytes", row.nbytes),
+                    )
+                },
+            }
+            for row in found.summary.rows
+        ],
+        "files": [str(file) for file in found.files],
+        "notes": notes,
+    }  # fmt: skip
+
+
+def _print(found: Report, notes: list[str]) -> None:
+    from attendre_core.evaluation.sweep.writing import plain
+
+    terminal = Terminal()
+    # Not every terminal has a minus sign that is as wide as a plus.
+    print(plain(found.summary).replace("\N{MINUS SIGN}", terminal.choose("\N{MINUS SIGN}", "-")))
+    for line in [*notes, "Written: " + ", ".join(str(file) for file in found.files)]:
+        print(line)
+
+
+def _waiting(text: str) -> int | Literal["half"]:
+    if text == "half":
+        return "half"
+    parse: Callable[[str], int] = whole_number(0)
+    return parse(text)
+
+
+def _top_k(text: str) -> int | None:
+    return None if text == "all" else whole_number(1)(text)

@@ -1,0 +1,135 @@
+"""The tasks of ``attendre eval``: what they are called, and how options become a benchmark."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+from attendre_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attendre_core.evaluation.benchmarks import Benchmark, ContextRule
+
+__all__ = ["OPTIONS", "TASKS", "Task", "benchmark_of"]
+
+#: What can be written behind a name, for the help.
+OPTIONS = {
+    "c=NUMBER": "new entries start so many deviations below the mean score",
+    "quota=SHARE": "at least this share of a chunk gets in",
+    "quantile=SHARE": "new entries beat at least this share of the memory",
+    "softmax": "scores are attention weights (also: logits, clip)",
+    "hold": "entries that no query of their time has seen keep their score",
+    "visible": "a chunk is attended to before it competes",
+    "in-cache": "positions count what is stored (also: model, clamp)",
+}
+
+
+class Task(NamedTuple):
+    """A task on the command line.
+
+    Attributes
+    ----------
+    words
+        What it asks, for the help.
+    make
+        Makes the benchmark from the arguments and the chunk.
+    chunk, top_k
+        S and K unless told otherwise.
+    needs
+        What has to be given with ``--data``; empty if nothing has to.
+    """
+
+    words: str
+    make: Callable[[argparse.Namespace, int], Benchmark]
+    chunk: int = 128
+    top_k: int = 128
+    needs: str = ""
+
+
+def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | None]:
+    """Return the benchmark, S and K."""
+    task = TASKS[arguments.task]
+    if task.needs and not arguments.data:
+        raise ConfigError(f"eval {arguments.task}: nothing to read. Give {task.needs} with --data.")
+    chunk = arguments.chunk or task.chunk
+    top_k = task.top_k if arguments.top_k == -1 else arguments.top_k
+    return task.make(arguments, chunk), chunk, top_k
+
+
+def _rule(arguments: argparse.Namespace, tokens: int | None) -> ContextRule:
+    from attendre_core.evaluation.benchmarks import ContextRule
+
+    return ContextRule(
+        arguments.context_tokens or tokens, arguments.depth, arguments.gold, arguments.seed
+    )
+
+
+def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import TriviaQA
+
+    return TriviaQA(
+        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
+        evidence=arguments.evidence, rule=_rule(arguments, None),
+    )  # fmt: skip
+
+
+def _needle(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import Needle
+
+    return Needle(
+        limit=arguments.limit or 20, new_tokens=arguments.new_tokens, rule=_rule(arguments, 1024)
+    )
+
+
+def _multi_key(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import MultiKey
+
+    return MultiKey(
+        limit=arguments.limit or 20, new_tokens=arguments.new_tokens, data=arguments.data,
+        keys=arguments.keys, depth=arguments.depth, seed=arguments.seed,
+    )  # fmt: skip
+
+
+def _perplexity(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import Perplexity
+
+    return Perplexity(
+        data=arguments.data, tokens=arguments.context_tokens or 4096, streams=arguments.streams,
+        skip=arguments.skip,
+    )  # fmt: skip
+
+
+def _embedding(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import Embedding
+
+    return Embedding(
+        data=arguments.data, tokens=arguments.context_tokens or 384, limit=arguments.limit or 20,
+        skip=arguments.skip,
+    )  # fmt: skip
+
+
+def _synthetic(arguments: argparse.Namespace, chunk: int) -> Benchmark:
+    from attendre_core.evaluation.benchmarks import Synthetic
+
+    return Synthetic(
+        task=arguments.reading, answers=arguments.answers, limit=arguments.limit or 48,
+        seed=arguments.seed, chunk=chunk,
+    )  # fmt: skip
+
+
+TASKS = {
+    "triviaqa": Task(
+        "questions over long contexts, with the paper's template", _triviaqa,
+        needs="the questions (an official file, or JSON lines)",
+    ),
+    "needle": Task("a pass key in a long text of small talk", _needle),
+    "multi-key": Task("one of many keys, made up, or of --data records.jsonl.gz", _multi_key),
+    "perplexity": Task(
+        "predict a long text that is read as a stream", _perplexity, needs="a text file"
+    ),
+    "embedding": Task(
+        "an encoder's embeddings against full attention", _embedding, needs="a text file"
+    ),
+    "synthetic": Task("the reading tasks of attendre demo", _synthetic, chunk=16, top_k=16),
+}  # fmt: skip

@@ -1,0 +1,132 @@
+"""The command ``attendre eval``: help, errors, a kill in the middle, and what it writes."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from attendre_core.cli import main
+from attendre_core.cli.eval_tasks import OPTIONS, TASKS
+from attendre_core.evaluation.sweep import read_results, system_of
+
+GRID = [
+    "eval", "synthetic", "--model", "prefix-lm", "--policies", "MT", "LFA-0+c=0", "--kv", "16",
+    "--limit", "4",
+]  # fmt: skip
+
+
+def lines_of(file):
+    return file.read_bytes().count(b"\n") if file.exists() else 0
+
+
+def test_help_teaches(capsys):
+    with pytest.raises(SystemExit):
+        main(["eval", "--help"])
+    text = capsys.readouterr().out
+    for name in (*TASKS, *OPTIONS):
+        assert name in text
+    for line in re.findall(r"^  attendre eval .*$", text, re.MULTILINE):
+        assert line.split()[2] in TASKS
+
+
+def test_options_of_the_help_exist():
+    for option in OPTIONS:
+        words = f"LFA-0+{option.replace('NUMBER', '0').replace('SHARE', '0.5')}"
+        assert system_of(words, 64, 0, 16, None).name == words
+
+
+def test_a_grid_is_measured_and_shown(tmp_path, capsys):
+    assert main([*GRID, "--out", str(tmp_path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["baseline"] == "MT"
+    rows = {(row["policy"], row["kv"], row["q"]): row for row in answer["rows"]}
+    assert len(rows) == 3 + 5
+    assert all(row["items"] == 4 for row in rows.values())
+    assert rows["full", 0, 0]["right"][0] > rows["closed-book", 0, 0]["right"][0]
+    assert rows["first-M", 16, 0]["admitted"] == 0
+    assert {"table.md", "table.tex", "score.svg"} <= {p.name for p in tmp_path.iterdir()}
+    # Again: nothing is measured, nothing is lost, and the table is the same.
+    before = (tmp_path / "results.jsonl").read_bytes()
+    assert main([*GRID, "--out", str(tmp_path)]) == 0
+    assert (tmp_path / "results.jsonl").read_bytes() == before
+    shown = capsys.readouterr().out
+    assert "LFA-0+c=0" in shown
+    assert "first-M" in shown
+
+
+def test_a_grid_can_grow(tmp_path, capsys):
+    small = [*GRID, "--no-controls", "--out", str(tmp_path)]
+    assert main(small) == 0
+    _, before = read_results(tmp_path / "results.jsonl")
+    assert main([*small, "--limit", "5", "--policies", "MT", "AS", "--q", "0", "half"]) == 0
+    _, after = read_results(tmp_path / "results.jsonl")
+    assert after[: len(before)] == before
+    assert len(after) == len(before) + 1 + 3 * 5
+    capsys.readouterr()
+
+
+def test_a_kill_repeats_and_loses_nothing(tmp_path):
+    """Killed twice without warning; the results equal those of a run that nobody disturbed."""
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    grid = [*GRID, "--no-controls", "--kv", "16", "32", "--limit", "5", "--batch", "1"]
+    assert main([*grid, "--out", str(whole)]) == 0
+    total = lines_of(whole / "results.jsonl")
+    file = killed / "results.jsonl"
+    command = [sys.executable, "-m", "attendre_core.cli", *grid, "--out", str(killed)]
+    for share in (0.1, 0.4):
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        deadline = time.monotonic() + 120
+        while lines_of(file) < share * total and process.poll() is None:
+            assert time.monotonic() < deadline, "nothing was measured in two minutes"
+            time.sleep(0.005)
+        process.send_signal(signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, "it was done before it could be killed"
+        assert lines_of(file) < total
+    # The worst moment: in the middle of a line.
+    with file.open("ab") as opened:
+        opened.write(b'{"policy": "MT", "kv": 1')
+    assert main([*grid, "--out", str(killed)]) == 0
+    lines = file.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == total
+    assert read_results(file) == read_results(whole / "results.jsonl")
+    assert (killed / "table.md").read_text() == (whole / "table.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--policies", "LRB"], "policy 'LRB' is not known"),
+        (["--policies", "MT+c=0"], "has no initial"),
+        (["--kv", "16", "--q", "16"], "expected N < M"),
+        (["--baseline", "AS"], "baseline 'AS' was not measured"),
+        (["--model", "nowhere"], "nowhere"),
+        (["--chunk", "8"], "holds results of something else: chunk 16, now 8"),
+        (["--seed", "5"], "seed 0, now 5"),
+    ],
+)
+def test_errors_say_what_to_do(tmp_path, capsys, more, message):
+    start = [*GRID, "--no-controls", "--limit", "1", "--out", str(tmp_path)]
+    assert main(start) == 0
+    capsys.readouterr()
+    assert main([*start, *more]) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("attendre: error: ")
+    assert message in error
+
+
+def test_data_is_asked_for(tmp_path, capsys):
+    for task in ("triviaqa", "perplexity", "embedding"):
+        assert main(["eval", task, "--model", "prefix-lm", "--out", str(tmp_path)]) == 2
+        assert "with --data" in capsys.readouterr().err
+    assert main(["eval", "needle", "--model", "prefix-lm", "--out", str(tmp_path / "new")]) == 2
+    assert "tokenizer" in capsys.readouterr().err
