@@ -85,8 +85,14 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
     places = sorted({x for line in panel.lines for x, _ in line.points})
     low, high = (math.log2(places[0]), math.log2(places[-1])) if places else (0.0, 1.0)
 
+    # Lines are moved a little apart, so that intervals do not hide each other; at a single size
+    # there is room for more than a little.
+    single = len(places) == 1
+    apart = (_WIDTH - 60) / len(panel.lines) if single else 2.5
+
     def across(x: int) -> float:
-        return left + 24 + (_WIDTH - 48) * (math.log2(x) - low) / max(high - low, 1.0)
+        share = 0.5 if single else (math.log2(x) - low) / (high - low)
+        return left + 24 + (_WIDTH - 48) * share
 
     scale = panel.scale
 
@@ -100,13 +106,16 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
         y = down(mark)
         parts.append(f'<path d="M{left} {y:.1f}h{_WIDTH}" stroke="#dddddd"/>')
         parts.append(_text(left - 8, y + 4, scale.write(mark) + scale.unit, anchor="end"))
+    end = -math.inf
     for x in places:
-        parts.append(_text(across(x), _TOP + _HEIGHT + 20, str(x), anchor="middle"))
+        # A number that would touch the one before is left out.
+        if across(x) - end > 4 * len(str(x)) + 6:
+            parts.append(_text(across(x), _TOP + _HEIGHT + 20, str(x), anchor="middle"))
+            end = across(x) + 4 * len(str(x))
     parts.append(_text(left + _WIDTH / 2, _TOP + _HEIGHT + 42, panel.x_label, anchor="middle"))
     for number, line in enumerate(panel.lines):
         colour = colours[line.name]
-        # Moved a little apart, so that intervals do not hide each other.
-        aside = 2.5 * (number - (len(panel.lines) - 1) / 2)
+        aside = apart * (number - (len(panel.lines) - 1) / 2)
         dots = [(across(x) + aside, share) for x, share in line.points]
         for at, share in dots:
             parts.append(

@@ -14,6 +14,9 @@ from attendre_core.evaluation.sweep.summary import Row, Summary, paired
 
 __all__ = ["draw_all", "scale_around"]
 
+#: Whether queries wait, and what such a panel is called.
+_PANELS = ((False, "queries attend at once (N = 0)"), (True, "queries wait (N > 0)"))
+
 
 def draw_all(folder: Path, title: str, summary: Summary, records: list[Record]) -> list[Path]:
     """Write the pictures that the results have something for, as SVG.
@@ -64,7 +67,7 @@ def _score(summary: Summary, metric: Metric) -> list[Panel]:
     name = metric.name
     scale = scale_around((row.values[name] for row in summary.rows), metric)
     panels = []
-    for waiting, title in ((False, "queries attend at once (N = 0)"), (True, "queries wait")):
+    for waiting, title in _PANELS:
         rows = [row for row in summary.rows if row.cell.kv and (row.cell.q > 0) == waiting]
         if not rows:
             continue
@@ -107,11 +110,15 @@ def _memory(summary: Summary, metric: Metric) -> list[Panel]:
         return max(round(row.nbytes / 1024), 1)
 
     rows = [row for row in summary.rows if row.nbytes > 0]
-    if not rows:
-        return []
-    lines = []
-    for policy in dict.fromkeys(row.cell.policy for row in rows):
-        own = {kibibytes(row): row.values[metric.name] for row in rows if row.cell.policy == policy}
-        lines.append(Line(policy, sorted(own.items())))
-    scale = scale_around((row.values[metric.name] for row in rows), metric)
-    return [Panel("every system at its size", "KiB kept for each input", lines, scale)]
+    scale = scale_around((row.values[metric.name] for row in summary.rows), metric)
+    panels = []
+    for waiting, title in _PANELS:
+        some = [row for row in rows if not row.cell.kv or (row.cell.q > 0) == waiting]
+        lines = []
+        for policy in dict.fromkeys(row.cell.policy for row in some):
+            own = [row for row in some if row.cell.policy == policy]
+            points = {kibibytes(row): row.values[metric.name] for row in own}
+            lines.append(Line(policy, sorted(points.items())))
+        if any(row.cell.kv for row in some):
+            panels.append(Panel(title, "KiB kept for each input", lines, scale))
+    return panels
