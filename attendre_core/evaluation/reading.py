@@ -116,7 +116,7 @@ def _own(by_size: dict[tuple[int, int], list[Measured]]) -> list[str]:
         gap = difference(own.outcome.right, top.outcome.right)
         found.append(
             f"Our preset, attendre, answers {_percent(own)} with M = {kv} and N = {q}: "
-            f"{_points(gap)} against {top.cell.system}; "
+            f"against {top.cell.system} {_points(gap)}; "
             f"{100 * float(own.outcome.present.mean()):.0f} % of the own chunk is still there."
         )
     return found

@@ -107,8 +107,8 @@ class TestSentences:
 
     def test_our_own_preset_is_compared(self) -> None:
         text = self.said([*some_cells(), cell("attendre", 32, 16, 1.0)])
-        assert "attendre, answers 100 % with M = 32 and N = 16: +10 points [" in text
-        assert "against LFA-0; 100 % of the own chunk" in text
+        assert "answers 100 % with M = 32 and N = 16: against LFA-0 +10 points [" in text
+        assert "100 % of the own chunk" in text
         assert "attendre" not in self.said(some_cells())
 
     def test_chance_is_called_chance(self) -> None:
