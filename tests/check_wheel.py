@@ -24,6 +24,8 @@ TINY = (
         for file in ("config.json", "model.safetensors")
     ),
 )
+#: What the page of `attendre trace` is made of.
+PAGE = ("page.html", "page.css", "decode.js", "drawing.js", "words.js", "page.js")
 
 
 def complaints(wheel: str) -> list[str]:
@@ -48,6 +50,11 @@ def complaints(wheel: str) -> list[str]:
         f"{name} is not in the wheel"
         for name in TINY
         if f"attendre_core/evaluation/tiny/{name}" not in names
+    ]
+    found += [
+        f"{name} is not in the wheel"
+        for name in PAGE
+        if f"attendre_core/evaluation/tracing/page/{name}" not in names
     ]
     installed = distribution("attendre-core")
     if installed.version != module.__version__:

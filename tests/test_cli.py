@@ -32,7 +32,7 @@ class TestHelp:
     def test_no_command_prints_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "demo" in run(capsys=capsys)
 
-    @pytest.mark.parametrize("command", ["demo", "run", "bench", "info"])
+    @pytest.mark.parametrize("command", ["demo", "run", "trace", "bench", "info"])
     def test_every_command_teaches(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
             main([command, "--help"])

@@ -41,7 +41,8 @@ class Layer {
     for (let t = 0; t < this.born.length; t++) if (this.state(t, step) === HELD) count++;
     return count;
   }
-  ending() {
+  /* How it stands at the end. */
+  get ending() {
     const counts = [0, 0, 0, 0];
     let oldest = -1;
     let lived = 0;
@@ -51,7 +52,9 @@ class Layer {
       if (state === HELD && oldest < 0) oldest = t;
       lived += (this.gone[t] === 0 ? this.steps : this.gone[t] - 1) - this.born[t];
     }
-    return { counts, oldest, lived: lived / this.born.length };
+    const value = { counts, oldest, lived: lived / this.born.length };
+    Object.defineProperty(this, "ending", { value });
+    return value;
   }
   /* Weights of the last query, one for each token that it saw; head -1 is the mean. */
   attention(head) {

@@ -45,7 +45,7 @@ function buildTable() {
   const body = $("table").tBodies[0];
   POLICIES.forEach((one, number) => {
     for (const [index, part] of one.layers.entries()) {
-      const { counts, oldest, lived } = part.ending();
+      const { counts, oldest, lived } = part.ending;
       const row = made("tr");
       row.dataset.policy = number;
       row.dataset.layer = index;
@@ -68,7 +68,7 @@ function showPolicies() {
     const one = POLICIES[number];
     const part = one.layers[chosen.layer];
     card.querySelector("input").checked = number === chosen.policy;
-    const { counts } = part.ending();
+    const { counts } = part.ending;
     const next = one.next.length ? `, next: ${one.next[0][0]} ${percent(one.next[0][1])}` : "";
     card.querySelector(".hint").textContent =
       `keeps ${counts[HELD]} of ${TOKENS}, refused ${counts[REFUSED]}${next}`;
