@@ -13,7 +13,7 @@ from attendre_core.cli.arguments import add_command, add_shared, print_json, who
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.memory import KeyValueMemory
-from attendre_core.presets import PRESETS, preset
+from attendre_core.presets import PRESETS, MemoryConfig, preset
 
 __all__ = ["add_to"]
 
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> None:
         "command": "info",
         "versions": versions(),
         "backends": [look_at(name, arguments.backend) for name in available_backends()],
-        "presets": {name: repr(preset(name, 64).kv_memory().policy) for name in PRESETS},
+        "presets": {name: described(preset(name, 64)) for name in PRESETS},
     }
     if arguments.backend != "all":
         # A name that is not known, or a library that cannot be imported, is an error here.
@@ -79,6 +79,24 @@ def run(arguments: argparse.Namespace) -> None:
         print_json(answer)
     else:
         print_text(answer)
+
+
+def described(config: MemoryConfig) -> str:
+    """Write a policy and everything else that a preset sets, for a memory of 64 entries.
+
+    Examples
+    --------
+    >>> described(preset("Transformer-XL", 64))
+    "FIFO(), present='visible'"
+    """
+    plain = MemoryConfig(config.policy, config.kv_size)
+    names = ("q_size", "present", "per_head", "protect_recent", "cross_top_k")
+    more = [
+        f"{name}={getattr(config, name)!r}"
+        for name in names
+        if getattr(config, name) != getattr(plain, name)
+    ]
+    return ", ".join([repr(config.policy), *more])
 
 
 def versions() -> dict[str, str]:

@@ -70,6 +70,8 @@ def claims(chosen: Table, checked: Table, chunk: int) -> list[Claim]:
         if q:
             late, early = _best(chosen, checked, kv, q), _best(chosen, checked, kv, 0)
             found.append(_claim(f"waiting for N = {q} helps at M = {kv}", late, early))
+            late, early = checked.at("attendre", kv, q), checked.at("attendre", kv, 0)
+            found.append(_claim(f"waiting for N = {q} helps our preset at M = {kv}", late, early))
     return [claim for claim in found if claim is not None]
 
 
