@@ -85,10 +85,17 @@ class Embedding:
                 f"ends at {context}. Give fewer with --context-tokens."
             )
         count = 20 if self.limit is None else self.limit
-        ids = text_tokens("embedding", model, self.data, self.tokens * count, self.skip)
-        return [
-            Text(f"text-{i}", ids[i * self.tokens : (i + 1) * self.tokens]) for i in range(count)
-        ]
+        before, after = specials(model)
+        room = self.tokens - len(before) - len(after)
+        if room < 1:
+            raise ConfigError(
+                f"eval embedding: pieces of {self.tokens} tokens have no room for a text between "
+                "the special ones. Give more with --context-tokens."
+            )
+        wanted = room * count + len(before)
+        ids = text_tokens("embedding", model, self.data, wanted, self.skip)[len(before) :]
+        pieces = [ids[i * room : (i + 1) * room] for i in range(count)]
+        return [Text(f"text-{i}", [*before, *piece, *after]) for i, piece in enumerate(pieces)]
 
     def longest(self, items: Sequence[Text]) -> int:
         """Return the tokens of a piece."""
@@ -140,6 +147,14 @@ class Embedding:
                 )
                 for item, cosine, each, let_in, there in found
             ]
+
+
+def specials(model: Model) -> tuple[list[int], list[int]]:
+    """Return the tokens that a tokenizer puts before and behind every text."""
+    some, other = model.tokens("a"), model.tokens("b")
+    first = next((i for i in range(len(some)) if some[i] != other[i]), len(some))
+    last = next((i for i in range(len(some)) if some[-1 - i] != other[-1 - i]), 0)
+    return some[:first], some[len(some) - last :]
 
 
 def _states(model: Model, rows: list[list[int]]) -> NDArray[np.float64]:

@@ -160,6 +160,24 @@ def test_embeddings_come_closer_as_the_memory_grows(encoder, text):
     assert cosine("no-memory", 64) < 0.999
 
 
+def test_pieces_have_the_special_tokens_of_a_text(encoder, text):
+    class Marked:
+        def encode(self, text):
+            return [1, *text.encode(), 2]
+
+        def decode(self, tokens):
+            return bytes(tokens[1:-1]).decode()
+
+    marked = encoder.with_memory(None)
+    marked.tokenizer = Marked()
+    items = Embedding(data=text, tokens=34, limit=3, skip=8).items(marked)
+    assert [item.tokens[0] for item in items] == [1, 1, 1]
+    assert [item.tokens[-1] for item in items] == [2, 2, 2]
+    assert "".join(marked.text(item.tokens) for item in items) == WORDS[:96]
+    with pytest.raises(ConfigError, match="no room"):
+        Embedding(data=text, tokens=2).items(marked)
+
+
 def test_embeddings_need_both_directions(decoder, encoder, text):
     with pytest.raises(ConfigError, match="reads only backwards"):
         Embedding(data=text).items(decoder)
