@@ -19,11 +19,40 @@ from attendre_core.evaluation.tracing.record import (
     TextTrace,
 )
 
-__all__ = ["lines_of"]
+__all__ = ["lines_of", "tell"]
 
 #: Rows of a map, lines of text, words of context beside what is kept, and the longest gap that is
 #: shown in full.
 _ROWS, _LINES, _BESIDE, _GAP = 10, 8, 2, 6
+
+
+def tell(trace: TextTrace, answer: str | None) -> None:
+    """Print what happened in the highest layer; ``answer`` is the right next word, if known."""
+    terminal = Terminal()
+    memory = trace.policies[0].memory
+    shades = terminal.choose("░▒▓█", "-+*#")
+    print(terminal.paint(trace.title, "bold"))
+    print(
+        f"memories of M = {memory.kv_size}, queries wait N = {memory.q_size}, chunks of S = "
+        f"{memory.chunk}; layer {trace.policies[0].layers[-1].layer}\n"
+        f"a map has a row for a step and a column for a few tokens: {shades} some to all of them "
+        f"in memory,\n{terminal.choose('·', '.')} evicted, x refused, blank not read yet; "
+        "'word @7' is the word at position 7\n"
+    )
+    for policy in trace.policies:
+        for line in lines_of(trace, policy, policy.layers[-1], terminal):
+            print(line)
+        print()
+    if answer is not None:
+        print(_verdict(trace, answer) + "\n")
+
+
+def _verdict(trace: TextTrace, answer: str) -> str:
+    """Say which policies led to the right answer."""
+    right = [policy.name for policy in trace.policies if policy.next_words[0][0] == answer]
+    wrong = [policy.name for policy in trace.policies if policy.name not in right]
+    found = f"{answer} is found with {', '.join(right)}" if right else f"{answer} is not found"
+    return f"{found}; not with {', '.join(wrong)}." if right and wrong else f"{found}."
 
 
 def lines_of(

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
 
@@ -51,12 +51,13 @@ _CHUNKS = 16
 
 
 class Reading(NamedTuple):
-    """What is read: a model, tokens, how tokens are shown, and a sentence about it."""
+    """What is read: a model, tokens, how tokens are shown, a sentence, and what is right."""
 
     model: Model
     tokens: list[int]
     naming: Naming | None
     title: str
+    answer: str | None = None
 
 
 def add_to(commands: Any) -> None:
@@ -97,7 +98,9 @@ def _add_reading(parser: Parser) -> None:
         "--attention", choices=("causal", "prefix"),
         help="prefix lets a decoder read the text in both directions",
     )  # fmt: skip
-    group.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
+    group.add_argument(
+        "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
+    )
     group.add_argument(
         "--task", choices=("look-ahead", "past-only"), default="look-ahead",
         help="for a tiny model: its document (look-ahead)",
@@ -130,12 +133,18 @@ def _add_memory(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--sigmas", type=float, default=0.0, metavar="C",
-        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in)",
+        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in; "
+        "attendre and attendre-causal have their own)",
+    )  # fmt: skip
+    group.add_argument(
+        "--positions", choices=("clamp", "model", "in-cache"), default="clamp",
+        help="beyond the length that the model was trained on (clamp)",
     )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Read, then write and tell."""
+    from attendre_core.cli.survival import tell
     from attendre_core.evaluation.tracing import trace_text
 
     # A wrong name is told before a large model is loaded.
@@ -154,9 +163,9 @@ def run(arguments: argparse.Namespace) -> None:
         bar.close()
     page, picture, missing = _write(trace, folder)
     if arguments.json:
-        print_json(_as_json(trace, page, picture))
+        print_json({**_as_json(trace, page, picture), "answer": reading.answer})
         return
-    _tell(trace)
+    tell(trace, reading.answer)
     print(f"Page:    {page} (open it in a browser)")
     print(f"Picture: {picture}" if picture else f"No picture: {missing}")
 
@@ -167,7 +176,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _tiny(arguments: argparse.Namespace) -> Reading:
     from attendre_core.evaluation import load_tiny
     from attendre_core.evaluation.tasks import TASKS, word
-    from attendre_core.evaluation.tasks.vocabulary import QUESTIONS
+    from attendre_core.evaluation.tasks.vocabulary import KEYS, QUESTIONS
 
     if arguments.text is not None or arguments.prompt is not None:
         raise ConfigError(
@@ -180,13 +189,15 @@ def _tiny(arguments: argparse.Namespace) -> Reading:
     (document,) = TASKS[arguments.task]().documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
     title = (
         f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
-        f"it asks {word(QUESTIONS[document.question])}, {word(document.answer)} is right"
+        f"{word(QUESTIONS[document.question])} asks for the value of "
+        f"{word(KEYS[document.question])}, and {word(document.answer)} is right"
     )
     return Reading(
         load_tiny(arguments.model, backend=arguments.backend),
         document.tokens.tolist(),
         lambda tokens: [f"{word(token)} " for token in tokens],
         title,
+        word(document.answer),
     )
 
 
@@ -228,13 +239,14 @@ def _memories(arguments: argparse.Namespace, model: Model) -> dict[str, MemoryCo
     waiting = 0 if model.causal else kv // 2
     top_k = arguments.top_k or (None if most is None else min(most, kv))
     own = "attendre-causal" if model.causal else "attendre"
+    q = waiting if arguments.q is None else arguments.q
+    chunk = arguments.chunk or min(step, kv)
     return {
-        name: _memory(
-            name, kv, waiting if arguments.q is None else arguments.q,
-            arguments.chunk or min(step, kv), top_k, arguments.sigmas,
+        name: replace(
+            _memory(name, kv, q, chunk, top_k, arguments.sigmas), positions=arguments.positions
         )
         for name in arguments.policies or (*_POLICIES, own)
-    }  # fmt: skip
+    }
 
 
 def _memory(
@@ -282,28 +294,6 @@ def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
     except ConfigError as error:
         return page, None, str(error).removeprefix("trace: ")
     return page, picture, ""
-
-
-def _tell(trace: TextTrace) -> None:
-    from attendre_core.cli.survival import lines_of
-
-    terminal = Terminal()
-    memory = trace.policies[0].memory
-    last = trace.policies[0].layers[-1].layer
-    print(terminal.paint(trace.title, "bold"))
-    print(
-        f"memories of M = {memory.kv_size}, queries wait N = {memory.q_size}, chunks of S = "
-        f"{memory.chunk}; layer {last}. A row is a step and a column a few tokens:"
-    )
-    shades = terminal.choose("░▒▓█", "-+*#")
-    print(
-        f"{shades} in memory (some to all), {terminal.choose('·', '.')} evicted, "
-        "x refused, blank not read yet\n"
-    )
-    for policy in trace.policies:
-        for line in lines_of(trace, policy, policy.layers[-1], terminal):
-            print(line)
-        print()
 
 
 def _as_json(trace: TextTrace, page: Path, picture: Path | None) -> dict[str, Any]:

@@ -53,6 +53,7 @@ def test_without_arguments(
     for name in ("MT", "AS", "LRA-sum", "LFA-1e-3", "attendre"):
         assert f"\n{name}  32 of 256 tokens in memory" in text
     assert "step 16" in text
+    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3.*; not with MT, AS\.\n", text)
     assert "attendre-trace/trace.html" in text
     assert (elsewhere / "attendre-trace/trace.html").read_text().startswith("<!doctype html>")
     assert (elsewhere / "attendre-trace/trace.png").read_bytes().startswith(b"\x89PNG")
@@ -208,12 +209,12 @@ def test_the_trained_model_finds_the_answer_where_the_memory_kept_it(
     """In the example of the guide, FIFO and sinks lose the answer and LFA has it."""
     options = ("--policies", "MT", "AS", "LFA-1e-3", "--json")
     answer = json.loads(trace(*options, capsys=capsys))
-    right = re.search(r"(value\d+) is right", answer["title"])
-    assert right is not None
+    right = answer["answer"]
+    assert f"{right} is right" in answer["title"]
     found = {policy["name"]: policy["next"][0]["word"] for policy in answer["policies"]}
-    assert found["LFA-1e-3"] == right[1]
-    assert found["MT"] != right[1]
-    assert found["AS"] != right[1]
+    assert found["LFA-1e-3"] == right
+    assert found["MT"] != right
+    assert found["AS"] != right
     layer = answer["policies"][2]["layers"][1]["attended"]
     best = layer["position"][int(np.argmax(layer["weight"]))]
-    assert answer["words"][best].strip() == right[1]
+    assert answer["words"][best].strip() == right
