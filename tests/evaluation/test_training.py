@@ -162,9 +162,10 @@ def test_the_recipe_grows_and_fades() -> None:
     assert max(recipe.rate_at(step) for step in range(recipe.steps)) == recipe.rate
 
 
-def test_the_command_writes_what_loads(tmp_path: Path) -> None:
+def test_the_command_writes_what_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("torch")
     pytest.importorskip("safetensors")
+    monkeypatch.setattr(command, "_CHECK_COUNT", 5)
     arguments = ["--out", str(tmp_path), "--models", "prefix-lm", "--steps", "2", "--seed", "5"]
     assert command.main(arguments) == 0
     known = json.loads((tmp_path / "manifest.json").read_text())["models"]["prefix-lm"]
