@@ -102,7 +102,9 @@ def memory_bytes(model: Model, memory: MemoryConfig | None, length: int) -> int:
         return 2 * number * width * length * part.layers
     waiting = memory.q_size * (part.heads * part.head_dim + part.dim) * number
     sizes = [
-        memory.kv_memory(layer).nbytes(1, part.kv_heads, part.head_dim, model.dtype)
+        memory.kv_memory(layer).nbytes(
+            1, part.kv_heads, part.head_dim, model.dtype, chunk=memory.chunk
+        )
         for layer in range(part.layers)
     ]
     return sum(sizes) + waiting * part.layers

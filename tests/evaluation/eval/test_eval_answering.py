@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -115,3 +117,5 @@ def test_bytes(decoder):
     held = memory_bytes(decoder, small, 100)
     assert full / 2 < held < full / 2 * 1.3
     assert memory_bytes(decoder, waiting, 100) - held == 20 * (32 + 32) * 4 * 2
+    visible = memory_bytes(decoder, replace(small, chunk=25, present="visible"), 100)
+    assert visible == pytest.approx(1.5 * held, rel=0.01)
