@@ -23,6 +23,8 @@ CONFORMANCE = EXTRAS["conformance"]
 #: choose a build with gigabytes of GPU libraries.
 TORCH = "torch==2.13.0"
 WORKERS = ("-n", "2")
+#: Bytecode is written by the first import: most modules of large packages are never imported.
+INSTALL = ("-q", "--no-compile")
 
 #: The two environments that sessions share, because installing a framework takes longer than
 #: many a test: what is installed in each, in steps. Traces are exported with pyarrow, and pages
@@ -50,16 +52,19 @@ QUICK_XLA = (
     "--xla_cpu_use_fusion_emitters=false",
     "--xla_cpu_parallel_codegen_split_count=1",
 )
-#: All laws run on all backends by default, except in 64-bit mode: what compares with the oracle,
-#: compiled with eager code, and ties. The long run runs all laws in that mode too.
-SELECTED = {"jax-x64": "oracle or transforms or ties"}
+#: All laws run on all backends by default, except in 64-bit mode: shapes and dtypes, what compares
+#: with the oracle or compiled with eager code, and ties. The long run has all laws there, too.
+SELECTED = {"jax-x64": "contract or oracle or transforms or ties"}
+#: Streams in a batch by default: 4 on numpy, so that each law draws 50 memories; more where a call
+#: costs much more than its arithmetic, and most where each memory is compiled.
+ROWS = {"numpy": 4, "array_api_strict": 8, "torch": 8, "jax": 16, "jax-x64": 16}
 EACH_BACKEND = nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
 
 
 def install_tool(session: nox.Session, *tools: str) -> None:
     """Install tools in the versions that pyproject.toml names."""
     wanted = [line for line in EXTRAS["dev"] if line.partition(">")[0] in tools]
-    session.install(*wanted)
+    session.install(*INSTALL, *wanted)
 
 
 def programs_of(environment: Path) -> Path:
@@ -78,7 +83,7 @@ def shared(session: nox.Session, name: str) -> Path:
     if not stamp.exists() or stamp.read_text() != contents:
         session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
         for step in [*SHARED[name], ["-e", str(ROOT)]]:
-            pip = (str(programs / "python"), "-m", "pip", "install", "-q")
+            pip = (str(programs / "python"), "-m", "pip", "install", *INSTALL)
             session.run(*pip, *step, external=True)
         stamp.write_text(contents)
     return programs
@@ -135,7 +140,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check the types of all packages, strictly."""
     install_tool(session, "mypy", "nox")
-    session.install(*PROJECT["project"]["dependencies"], *CONFORMANCE)
+    session.install(*INSTALL, *PROJECT["project"]["dependencies"], *CONFORMANCE)
     session.run("mypy", *session.posargs)
 
 
@@ -144,7 +149,15 @@ def tests(session: nox.Session) -> None:
     """Run the tests of the core and of the adapters, with every array library installed."""
     programs = shared(session, "frameworks")
     environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(programs)}
-    pytest = str(programs / "pytest")
+    pytest = (str(programs / "pytest"), "--quick")
+    session.run(*pytest, *WORKERS, *session.posargs, env=environment, external=True)
+
+
+@nox.session(name="tests-thorough", venv_backend="none", default=False)
+def tests_thorough(session: nox.Session) -> None:
+    """Run all tests, long ones too, with the optimisations of XLA on."""
+    pytest = str(shared(session, "frameworks") / "pytest")
+    environment = {"OMP_NUM_THREADS": "1"}
     session.run(pytest, *WORKERS, *session.posargs, env=environment, external=True)
 
 
@@ -152,7 +165,8 @@ def tests(session: nox.Session) -> None:
 @EACH_BACKEND
 def conformance(session: nox.Session, backend: str) -> None:
     """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
-    chosen = ("-k", SELECTED[backend]) if backend in SELECTED else ()
+    selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
+    chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
     programs = shared(session, BACKENDS[backend])
     run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
 
@@ -168,7 +182,7 @@ def mutants(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation offline, warnings as errors, code cells executed."""
-    session.install(*EXTRAS["docs"], *CONFORMANCE, "-e", ".")
+    session.install(*INSTALL, *EXTRAS["docs"], *CONFORMANCE, "-e", ".")
     session.run(
         *("sphinx-build", "-W", "--keep-going", "-E", "-q", "-b", "html"),
         *("docs", "docs/_build/html", *session.posargs),
@@ -191,13 +205,13 @@ def wheel(session: nox.Session) -> None:
     def run(program: str, *arguments: str) -> None:
         session.run(str(programs / program), *arguments, external=True)
 
-    run("python", "-m", "pip", "install", "-q", str(built))
+    run("python", "-m", "pip", "install", *INSTALL, str(built))
     empty = folder / "empty"
     empty.mkdir()
     with session.chdir(empty):
         run("python", str(ROOT / "tests" / "check_wheel.py"), str(built))
         run("attendre", "demo")
-        run("python", "-m", "pip", "install", "-q", *CONFORMANCE)
+        run("python", "-m", "pip", "install", *INSTALL, *CONFORMANCE)
         run(
             *("pytest", "--pyargs", "attendre_conformance", *WORKERS),
             *("--attendre-backend", "numpy", "--attendre-examples", "25"),
@@ -215,7 +229,7 @@ def conformance_long(session: nox.Session, backend: str) -> None:
 def matrix(session: nox.Session) -> None:
     """Run tests and conformance on other Python versions, without torch."""
     session.install(*EXTRAS["jax"], *CONFORMANCE, "-e", ".")
-    session.run("pytest", *WORKERS)
+    session.run("pytest", "--quick", *WORKERS)
     for backend in ("numpy", "array_api_strict", "jax"):
         run_conformance(session, Path(session.bin), backend, examples=25, quick=backend == "jax")
 
@@ -225,7 +239,7 @@ def minimum(session: nox.Session) -> None:
     """Run tests and conformance with the oldest versions that pyproject.toml allows."""
     lowest = [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
     session.install(*lowest, *CONFORMANCE, "-e", ".")
-    session.run("pytest", *WORKERS)
+    session.run("pytest", "--quick", *WORKERS)
     run_conformance(session, Path(session.bin), "numpy", examples=25)
 
 

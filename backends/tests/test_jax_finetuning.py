@@ -39,6 +39,7 @@ def test_documents_are_those_of_the_other_framework(example):
         assert {e: w for e, w in enumerate(wanted) if w != example.NOTHING} == expected
 
 
+@pytest.mark.thorough
 def test_it_learns(example):
     """Losses fall below chance in both parts, and the second one teaches the memory's length."""
     settings = example.Settings(

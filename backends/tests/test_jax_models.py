@@ -122,6 +122,7 @@ def loss_of(functions):
     return jax.jit(jax.value_and_grad(loss))
 
 
+@pytest.mark.thorough
 def test_gradient_through_a_memory_that_holds_all_is_that_of_full_attention():
     params = params_of(LLAMA)
     memory = at.MemoryConfig(at.LFA(), 24, chunk=4)

@@ -15,8 +15,8 @@ DEFAULT_EXAMPLES = 200
 
 #: Backends on which streams run compiled: eager steps would compile each operation by itself.
 COMPILED_STREAMS = frozenset({"jax"})
-#: Rows of a batch. Where specs and shapes have to be compiled there are more rows and fewer
-#: batches: 25 batches of 8 instead of 50 of 4.
+#: Streams of one batch, unless the user says otherwise. Where every spec and shape has to be
+#: compiled there are more of them, and fewer batches: 25 of 8 instead of 50 of 4.
 ROWS, COMPILED_ROWS = 4, 8
 
 examples: int = DEFAULT_EXAMPLES
@@ -26,7 +26,7 @@ shrink: bool = True
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
-def law(share: float = 1.0) -> Callable[[Test], Test]:
+def law() -> Callable[[Test], Test]:
     """Run a property on as many random streams as the user asked for.
 
     Every example is a batch of `rows` streams, each with its own contents and padding, under a

@@ -6,6 +6,7 @@ it does nothing at all until a test of this package is collected.
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import tempfile
@@ -34,10 +35,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--attendre-examples",
-        type=int,
+        type=_at_least_one,
         default=options.DEFAULT_EXAMPLES,
         metavar="N",
         help="random streams per law (default: %(default)s)",
+    )
+    group.addoption(
+        "--attendre-rows",
+        type=_at_least_one,
+        default=None,
+        metavar="N",
+        help="streams that run side by side as rows of one batch: the more, the fewer batches, "
+        "each with a memory and sizes of its own (default: 8 where steps are compiled, else 4)",
     )
     group.addoption(
         "--attendre-profile",
@@ -61,7 +70,8 @@ def pytest_configure(config: pytest.Config) -> None:
     _share_compiled_code(config)
     options.examples = config.getoption("--attendre-examples")
     compiled = config.getoption("--attendre-backend") in options.COMPILED_STREAMS
-    options.rows = options.COMPILED_ROWS if compiled else options.ROWS
+    usual = options.COMPILED_ROWS if compiled else options.ROWS
+    options.rows = config.getoption("--attendre-rows") or usual
     options.shrink = not config.getoption("--attendre-no-shrink")
 
 
@@ -103,13 +113,20 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if not _is_asked_for(config):
         return None
     name = config.getoption("--attendre-backend")
-    return f"attendre: backend {name}, {options.examples} streams a law"
+    return f"attendre: backend {name}, {options.examples} streams a law, {options.rows} in a batch"
 
 
 @pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> Backend:
     """Backend under test, as named by ``--attendre-backend``."""
     return _resolve(request.config)
+
+
+def _at_least_one(text: str) -> int:
+    """Read a number of streams."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 def _is_asked_for(config: pytest.Config) -> bool:

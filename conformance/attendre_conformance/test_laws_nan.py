@@ -251,7 +251,7 @@ def test_broken_queries_score_nothing(backend: Any, data: st.DataObject) -> None
         comparing.assert_close(x, y, f"{where}: output of step {step}")
 
 
-@law(0.5)
+@law()
 @given(data=st.data())
 def test_checked_numbers_raise_and_leave_the_state_usable(
     backend: Any, data: st.DataObject

@@ -150,7 +150,7 @@ LAYER_MUTANTS = (
         LM_INFINITE,
         "limit = self.xp.full_like(self._place, n_local)",
         "limit = self.xp.full_like(self._place, n_local + 1)",
-        f"{SCHEME}[lm-infinite-0]",
+        f"{SCHEME}[lm-infinite]",
     ),
     Mutant(
         "LM-Infinite: far keys ahead are treated as far behind",
@@ -164,7 +164,7 @@ LAYER_MUTANTS = (
         LM_INFINITE,
         "past, ahead = at <= highest - n_local, at >= lowest + n_local",
         "past, ahead = at <= lowest - n_local, at >= highest + n_local",
-        f"{SCHEME}[lm-infinite-0]",
+        f"{SCHEME}[lm-infinite]",
     ),
     Mutant(
         "LM-Infinite: pairs at n_local are turned as near ones are",
@@ -213,14 +213,14 @@ LAYER_MUTANTS = (
         ALIBI,
         "alibi_slopes(heads * group), dtype",
         "alibi_slopes(heads * group)[::-1], dtype",
-        f"{SCHEME}[alibi-0]",
+        f"{SCHEME}[alibi]",
     ),
     Mutant(
         "RoPE: the halves are swapped",
         ROPE,
         "left, right = x[..., :half], x[..., half : 2 * half]",
         "right, left = x[..., :half], x[..., half : 2 * half]",
-        f"{SCHEME}[rope-1]",
+        f"{SCHEME}[rope]",
     ),
     Mutant(
         "RoPE: frequencies of all features, though only some are rotated",
@@ -234,7 +234,7 @@ LAYER_MUTANTS = (
         ROPE,
         "query = query * self.temperature**2",
         "query = query * self.temperature",
-        f"{SCHEME}[scaled-0]",
+        f"{SCHEME}[scaled]",
     ),
     Mutant(
         "NTK: the base grows by the factor alone",
@@ -248,7 +248,7 @@ LAYER_MUTANTS = (
         IN_CACHE,
         "(at[..., None, :] < at[..., :, None]) & real[..., None, :]",
         "at[..., None, :] < at[..., :, None]",
-        f"{SCHEME}[in-cache-0]",
+        f"{SCHEME}[in-cache]",
     ),
     # cross-attention
     Mutant(

@@ -112,6 +112,7 @@ DTYPES = [
 ]  # fmt: skip
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize(("library", "stored", "asked"), DTYPES)
 def test_every_dtype_becomes_what_was_asked_for(library, stored, asked, made_up):
     pytest.importorskip(library)
@@ -139,6 +140,7 @@ def test_every_dtype_becomes_what_was_asked_for(library, stored, asked, made_up)
     assert np.abs(got - np.asarray(close)).max() < precision * np.abs(np.asarray(close)).max()
 
 
+@pytest.mark.thorough("jax")
 def test_norms_that_are_stored_wider_do_not_widen_the_rest(made_up, library):
     if library == "numpy":
         pytest.skip("NumPy reads bfloat16 as float32")

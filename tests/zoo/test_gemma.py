@@ -99,6 +99,7 @@ def test_hidden_states_that_look_both_ways_equal_transformers(
     assert difference(model, model.with_memory(memory).encode(ROWS), got) < tolerance
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize(
     "memory",
     [

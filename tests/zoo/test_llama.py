@@ -87,6 +87,7 @@ def test_logits_equal_transformers(name, library, randomised, saved, difference,
         assert difference(model, got[number, : len(row)], want) < tolerance
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("name", ["llama-biases", "mistral-window", "qwen3"])
 @pytest.mark.parametrize(
     "memory",

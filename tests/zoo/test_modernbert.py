@@ -89,6 +89,7 @@ def test_a_model_with_a_head_loads_too(randomised, saved, difference, tolerance)
     check_states(at.load(saved(theirs)), theirs.model, difference, tolerance)
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize(
     ("library", "memory"),
     [("numpy", "drain"), ("numpy", "flush"), ("torch", "drain"), ("jax", "compiled")],

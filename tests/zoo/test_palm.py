@@ -92,6 +92,7 @@ def test_logits_equal_transformers_compiled(
     check_logits(at.load(saved(theirs), backend=library), theirs, difference, tolerance)
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("name", ["cohere-gqa-qk-norm", "falcon-40b"])
 @pytest.mark.parametrize(
     "memory",

@@ -74,6 +74,7 @@ def perplexity(model, row):
     return float(np.exp(-scores[np.arange(len(row) - 1), row[1:]].mean()))
 
 
+@pytest.mark.thorough
 def test_logits_equal_transformers(model, theirs, row, difference, tolerance):
     import torch
 
@@ -82,6 +83,7 @@ def test_logits_equal_transformers(model, theirs, row, difference, tolerance):
     assert difference(model, model.logits(row), want) < tolerance
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("prompt", [PROMPT, CHAT])
 def test_greedy_generation_equals_transformers(prompt, model, theirs):
     import torch
@@ -106,6 +108,7 @@ def test_a_memory_that_holds_everything_changes_nothing(model, row, difference, 
     assert difference(model, model.with_memory(memory).logits(row), want) < tolerance
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["numpy", "jax"])
 def test_other_backends_agree(library, file, model, row, difference, tolerance):
     pytest.importorskip(library)
@@ -127,6 +130,7 @@ def test_perplexity_of_the_gpl(model):
 # ---------------------------------------------------------------- the tokenizer
 
 
+@pytest.mark.thorough
 def test_tokens_equal_transformers(model, file):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.AutoTokenizer.from_pretrained(str(file.parent), gguf_file=file.name)
