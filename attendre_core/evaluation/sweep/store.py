@@ -21,6 +21,8 @@ from attendre_core.evaluation.sweep.plan import Cell
 __all__ = ["Record", "ResultStore", "read_results"]
 
 _FORMAT = 1
+#: Some systems would write line ends of their own.
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 class Record(NamedTuple):
@@ -57,7 +59,7 @@ class ResultStore:
         self.path = path
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self._done: dict[Cell, set[str]] = {}
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
         try:
             self._lock()
             self._open()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.evaluation import system
+from attendre_core.evaluation import load_tiny, system
 from attendre_core.evaluation.benchmarks.answering import answered, log_likelihood
 from attendre_core.evaluation.benchmarks.benchmark import memory_bytes, memory_of
 from attendre_core.evaluation.benchmarks.question import question_of
@@ -98,6 +98,36 @@ def test_diagnostics_tell_a_frozen_memory(decoder, questions):
     assert frozen.admitted == 0
     assert frozen.present < 0.3
     assert moving.admitted == moving.present == 1
+
+
+class Words:
+    """A tokenizer for the tiny models: one token a letter, one that ends a text."""
+
+    def encode(self, text):
+        return [4 + letter % 70 for letter in text.encode()] + [1]
+
+    def decode(self, tokens):
+        return " ".join(str(token) for token in tokens)
+
+
+def test_an_encoder_decoder_answers_from_its_decoder():
+    model = load_tiny("encoder-decoder")
+    model.tokenizer = Words()
+    some = [
+        question_of(model, "1", "Who?", CONTEXT[:40], ["Twain"]),
+        question_of(model, "2", "And who was it?", CONTEXT[:20], ["me"]),
+    ]
+    assert some[0].gold == model.tokens("Twain")
+    for name, kv in (("full", 16), ("LFA-0", 256)):
+        found = system(name, kv, kv - 1 if name != "full" else 0, chunk=16)
+        (answers,) = answered(model, some, found, new_tokens=3)
+        for answer, question in zip(answers, some, strict=True):
+            start = [model.architecture.start, *question.gold[:-1]]
+            logits = np.asarray(model.logits(question.tokens, start)[0], dtype=np.float64)
+            scores = log_softmax(logits)[np.arange(len(question.gold)), question.gold]
+            assert answer.log_likelihood == pytest.approx(scores.mean(), abs=1e-4)
+            written = model.generate(question.tokens, max_new_tokens=3)
+            assert answer.text == model.text(written)
 
 
 def test_no_text_is_written_if_none_is_asked_for(decoder, questions):
