@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.eval_tasks import OPTIONS, TASKS, benchmark_of
+from attendre_core.cli.eval_tasks import DEFAULTS, OPTIONS, TASKS, benchmark_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
@@ -49,7 +49,7 @@ _EXAMPLES = """\
   attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 --kv 128 256 \\
       --q 0 half --out results/"""
 
-_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3", "LRA-sum+softmax+c=0", "LFA-1e-3+c=0")
+_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3", "attendre", "attendre-causal")
 
 
 def add_to(commands: Any) -> None:
@@ -110,27 +110,27 @@ def _add_grid(parser: Parser) -> None:
 
 
 def _add_task(parser: Parser) -> None:
-    task = parser.add_argument_group("the task; each one uses what it knows")
-    add = task.add_argument
-    add("--data", default="", metavar="FILE", help="questions, records or a text")
-    add("--evidence", metavar="FOLDER", help="triviaqa: folder with wikipedia/ and web/")
-    add("--limit", type=whole_number(1), metavar="COUNT", help="items at most")
-    add("--context-tokens", type=whole_number(1), metavar="T", help="length of a context or text")
-    add("--depth", type=float, metavar="SHARE", help="where the answer stands, 0 to 1 (anywhere)")
-    add("--gold", type=whole_number(1), default=1, metavar="COUNT",
-        help="triviaqa: passages with the answer in a built context (1)")  # fmt: skip
-    add("--keys", type=whole_number(2), default=40, metavar="COUNT", help="multi-key: records (40)")
-    add("--new-tokens", type=whole_number(0), default=16, metavar="COUNT",
-        help="tokens of an answer; 0 measures only its likelihood (16)")  # fmt: skip
-    add("--streams", type=whole_number(1), default=1, metavar="COUNT",
-        help="perplexity: texts side by side (1)")  # fmt: skip
-    add("--skip", type=whole_number(0), default=0, metavar="COUNT",
-        help="characters of a text to leave out at its beginning (0)")  # fmt: skip
-    add("--reading", choices=("look-ahead", "past-only"), default="look-ahead",
-        help="synthetic: which task (look-ahead)")  # fmt: skip
-    add("--answers", choices=("repeat", "single"), default="repeat",
-        help="synthetic: whether answers recur (repeat)")  # fmt: skip
-    add("--seed", type=whole_number(0), default=0, help="of contexts and documents (0)")
+    task = parser.add_argument_group("the task; what means nothing to one is refused")
+
+    def add(name: str, words: str, **more: Any) -> None:
+        task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
+
+    count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
+    add("--data", "questions, records or a text", metavar="FILE")
+    add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
+    add("--limit", "items at most", **count)
+    add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
+    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
+    add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
+    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
+    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
+        metavar="COUNT", type=any_number)  # fmt: skip
+    add("--streams", "perplexity: texts side by side (1)", **count)
+    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
+        type=any_number)  # fmt: skip
+    add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
+    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
+    add("--seed", "of contexts and documents (0)", type=any_number)
 
 
 def run(arguments: argparse.Namespace) -> None:

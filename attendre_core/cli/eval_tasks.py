@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.benchmarks import Benchmark, ContextRule
 
-__all__ = ["OPTIONS", "TASKS", "Task", "benchmark_of"]
+__all__ = ["DEFAULTS", "OPTIONS", "TASKS", "Task", "benchmark_of"]
 
 #: What can be written behind a name, for the help.
 OPTIONS = {
@@ -19,10 +19,18 @@ OPTIONS = {
     "quota=SHARE": "at least this share of a chunk gets in",
     "quantile=SHARE": "new entries beat at least this share of the memory",
     "softmax": "scores are attention weights (also: logits, clip)",
-    "hold": "entries that no query of their time has seen keep their score",
+    "hold": "entries later than every query so far keep their score",
     "visible": "a chunk is attended to before it competes",
     "in-cache": "positions count what is stored (also: model, clamp)",
 }
+
+
+#: The options that only some tasks use, and what they are if nobody gives them.
+DEFAULTS: dict[str, Any] = {
+    "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
+    "keys": 40, "new_tokens": 16, "streams": 1, "skip": 0, "reading": "look-ahead",
+    "answers": "repeat", "seed": 0,
+}  # fmt: skip
 
 
 class Task(NamedTuple):
@@ -34,6 +42,8 @@ class Task(NamedTuple):
         What it asks, for the help.
     make
         Makes the benchmark from the arguments and the chunk.
+    uses
+        Which of the options of `DEFAULTS` mean something to it.
     chunk, top_k
         S and K unless told otherwise.
     needs
@@ -42,6 +52,7 @@ class Task(NamedTuple):
 
     words: str
     make: Callable[[argparse.Namespace, int], Benchmark]
+    uses: tuple[str, ...]
     chunk: int = 128
     top_k: int = 128
     needs: str = ""
@@ -50,6 +61,13 @@ class Task(NamedTuple):
 def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | None]:
     """Return the benchmark, S and K."""
     task = TASKS[arguments.task]
+    for name, default in DEFAULTS.items():
+        if name not in task.uses and getattr(arguments, name) != default:
+            used = ", ".join(_option(other) for other in task.uses)
+            raise ConfigError(
+                f"eval {arguments.task}: {_option(name)} means nothing to this task. It uses "
+                f"{used}."
+            )
     if task.needs and not arguments.data:
         raise ConfigError(f"eval {arguments.task}: nothing to read. Give {task.needs} with --data.")
     chunk = arguments.chunk or task.chunk
@@ -118,18 +136,34 @@ def _synthetic(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
+def _option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+_ANSWERING = ("limit", "new_tokens", "depth", "seed")
 TASKS = {
     "triviaqa": Task(
         "questions over long contexts, with the paper's template", _triviaqa,
+        ("data", "evidence", "context_tokens", "gold", *_ANSWERING),
         needs="the questions (an official file, or JSON lines)",
     ),
-    "needle": Task("a pass key in a long text of small talk", _needle),
-    "multi-key": Task("one of many keys, made up, or of --data records.jsonl.gz", _multi_key),
+    "needle": Task(
+        "a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)
+    ),
+    "multi-key": Task(
+        "one of many keys, made up, or of --data records.jsonl.gz", _multi_key,
+        ("data", "keys", *_ANSWERING),
+    ),
     "perplexity": Task(
-        "predict a long text that is read as a stream", _perplexity, needs="a text file"
+        "predict a long text that is read as a stream", _perplexity,
+        ("data", "context_tokens", "streams", "skip"), needs="a text file",
     ),
     "embedding": Task(
-        "an encoder's embeddings against full attention", _embedding, needs="a text file"
+        "an encoder's embeddings against full attention", _embedding,
+        ("data", "context_tokens", "limit", "skip"), needs="a text file",
     ),
-    "synthetic": Task("the reading tasks of attendre demo", _synthetic, chunk=16, top_k=16),
+    "synthetic": Task(
+        "the reading tasks of attendre demo", _synthetic, ("limit", "reading", "answers", "seed"),
+        chunk=16, top_k=16,
+    ),
 }  # fmt: skip

@@ -112,6 +112,7 @@ def test_a_kill_repeats_and_loses_nothing(tmp_path):
         (["--model", "nowhere"], "nowhere"),
         (["--chunk", "8"], "holds results of something else: chunk 16, now 8"),
         (["--seed", "5"], "seed 0, now 5"),
+        (["--skip", "5"], "--skip means nothing to this task. It uses --limit, --reading"),
     ],
 )
 def test_errors_say_what_to_do(tmp_path, capsys, more, message):
