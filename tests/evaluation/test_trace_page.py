@@ -259,7 +259,8 @@ class TestInTheBrowser:
         const press = (key, shiftKey) => {
           of("map").dispatchEvent(new KeyboardEvent("keydown", {key, shiftKey})); note(); };
         press("Home"); press("ArrowRight"); press("ArrowRight", true); press("PageUp");
-        press("ArrowDown"); press("ArrowUp"); press("ArrowUp");
+        press("ArrowDown"); press("ArrowUp"); press("ArrowUp"); press("End"); press("ArrowLeft");
+        press("PageDown"); press("ArrowDown");
         const box = of("map").getBoundingClientRect();
         const at = {clientX: box.left + 0.505 * box.width, clientY: box.top + 0.51 * box.height};
         of("map").dispatchEvent(new PointerEvent("pointermove", at)); note();
@@ -275,13 +276,15 @@ class TestInTheBrowser:
         document.body.dataset.place = location.hash;
         """
         texts = opened(page_of(trace), "#step=20", script=script)
-        assert json.loads(str(texts.attributes["body"]["data-notes"])) == [
-            "Token 0 \u201cw0\u201d, step 20", "Token 1 \u201cw1\u201d, step 20",
-            "Token 11 \u201cw11\u201d, step 20", "Token 11 \u201cw11\u201d, step 0",
-            "Token 11 \u201cw11\u201d, step 1", "Token 11 \u201cw11\u201d, step 0",
-            "Token 11 \u201cw11\u201d, step 0", "Token 30 \u201cw30\u201d, step 20",
-            "Token 11 \u201cw11\u201d, step 0", "Token 30 \u201cw30\u201d, step 20",
-            "Token 9 \u201cw9\u201d, step 7",
+        notes = [
+            (int(a), int(b))
+            for a, b in re.findall(r"Token (\d+) .*?, step (\d+)", str(texts.attributes["body"]))
+        ]
+        assert notes == [
+            (0, 20), (1, 20), (11, 20), (11, 0), (11, 1), (11, 0), (11, 0), (59, 0), (58, 0),
+            (58, 39), (58, 39),  # keys
+            (30, 20), (58, 39), (30, 20),  # pointed at, left again, clicked
+            (9, 7),  # sliders
         ]  # fmt: skip
         assert texts.attributes["body"]["data-place"] == "#policy=1&layer=1&step=7&token=9"
         layer = trace.policies[1].layers[1]
