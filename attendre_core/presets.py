@@ -226,7 +226,8 @@ def _settings(name: str, config: MemoryConfig, sigmas: float | None) -> dict[str
         "attendre": {
             "policy": LFA(
                 decay=0.0, score="softmax", initial=InitialScore(-1.0 if sigmas is None else sigmas)
-            )
+            ),
+            "present": "visible",
         },
         "attendre-causal": {
             "policy": LRA(

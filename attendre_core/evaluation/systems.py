@@ -17,6 +17,11 @@ __all__ = ["CONTROLS", "PAPER_SIGMAS", "System", "sigmas_of", "system"]
 CONTROLS = ("full", "no-memory", "closed-book", "first-M", "random", "pinned")
 #: The c of the initial score with which the paper measured PaLM 2; 1 where nothing is said.
 PAPER_SIGMAS = {"LRA-last": 2.0, "LRA-max": 1.5, "LRA-sum": 1.5}
+#: Words before the name of a preset, and the setting of its memory that each one changes.
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "visible-": {"present": "visible"},
+    "per-head-": {"per_head": True},
+}
 #: Words before the name of an LRA or LFA, and the option of the policy that each one sets.
 _OPTIONS: dict[str, dict[str, Any]] = {"softmax-": {"score": "softmax"}, "hold-": {"hold": True}}
 #: Where the question can stand, and the token that ends it.
@@ -77,7 +82,9 @@ def system(
         ``"first-M"`` (full means full), ``"random"`` (a random sample of all that was read),
         ``"pinned"`` (FIFO that never gives up the question). Before an LRA or LFA,
         ``"softmax-"`` scores by softmax weights and ``"hold-"`` holds new entries until queries
-        reach them, as in ``"softmax-hold-LFA-0"``.
+        reach them, as in ``"softmax-hold-LFA-0"``. Before any preset, and before these,
+        ``"visible-"`` lets the present chunk be attended before it competes, and ``"per-head-"``
+        lets each head choose.
     kv_size, q_size, chunk, top_k
         M, N, S and K.
     sigmas
@@ -109,11 +116,14 @@ def _preset(
     name: str, kv_size: int, q_size: int, chunk: int, top_k: int | None, sigmas: float | None
 ) -> MemoryConfig:
     """Make a preset, with options of its policy in front of its name."""
-    plain, options = name, {}
-    for word, option in _OPTIONS.items():
-        if plain.startswith(word):
-            plain = plain.removeprefix(word)
-            options.update(option)
+    plain = name
+    settings: dict[str, Any] = {}
+    options: dict[str, Any] = {}
+    for words, found in ((_SETTINGS, settings), (_OPTIONS, options)):
+        for word, change in words.items():
+            if plain.startswith(word):
+                plain = plain.removeprefix(word)
+                found.update(change)
     try:
         config = preset(plain, kv_size, q_size, chunk, top_k, sigmas=sigmas)
     except ConfigError as error:
@@ -123,6 +133,7 @@ def _preset(
             f"system: {name!r} is not known; known are {', '.join((*PRESETS, *CONTROLS))} and "
             "LFA-<decay> for any decay."
         ) from error
+    config = replace(config, **settings)
     if not options:
         return config
     if not isinstance(config.policy, LRA | LFA):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -85,6 +86,9 @@ def test_options_of_policies_have_names() -> None:
     )
     held = system("softmax-hold-LRA-max", 32, sigmas=1.0).memory.policy
     assert held == LRA("max", score="softmax", hold=True)
+    wide = system("visible-per-head-softmax-LFA-0", 32, 16).memory
+    assert (wide.present, wide.per_head, wide.policy.score) == ("visible", True, "softmax")  # type: ignore[attr-defined]
+    assert system("visible-MT", 32).memory == system("Transformer-XL", 32).memory
     with pytest.raises(ConfigError, match="only LRA and LFA have"):
         system("hold-MT", 32)
     with pytest.raises(ConfigError, match="'softmax-none' is not known"):
@@ -93,4 +97,5 @@ def test_options_of_policies_have_names() -> None:
 
 def test_our_preset_is_the_chosen_candidate() -> None:
     ours = system("attendre", 32, 16).memory
-    assert ours == system("softmax-LFA-0", 32, 16, sigmas=-1.0).memory
+    assert ours == system("visible-softmax-LFA-0", 32, 16, sigmas=-1.0).memory
+    assert replace(ours, present="compete") == system(study.PLAIN, 32, 16, sigmas=-1.0).memory
