@@ -232,7 +232,8 @@ def _settings(name: str, config: MemoryConfig, sigmas: float | None) -> dict[str
         "attendre-causal": {
             "policy": LRA(
                 "sum", score="softmax", initial=InitialScore(0.0 if sigmas is None else sigmas)
-            )
+            ),
+            "present": "visible",
         },
     }
     return some.get(name)
