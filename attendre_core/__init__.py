@@ -63,7 +63,7 @@ from attendre_core.policies import (
 )
 
 if TYPE_CHECKING:
-    from attendre_core.convert import (
+    from attendre_core.conversion import (
         convert,
     )
     from attendre_core.layer import (
@@ -144,7 +144,7 @@ __getattr__ = lazy_names(
             "MemoryConfig",
             "preset",
         ),
-        "attendre_core.convert": ("convert",),
+        "attendre_core.conversion": ("convert",),
         "attendre_core.zoo": (
             "Model",
             "Stream",

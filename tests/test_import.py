@@ -57,6 +57,23 @@ def test_every_public_name_resolves_and_is_documented() -> None:
             assert not value.__doc__.startswith(f"{name}("), f"attendre_core.{name}: no docstring"
 
 
+def test_names_mean_the_same_whatever_was_imported_before() -> None:
+    """Importing a submodule binds its name in the package, which must not hide a function."""
+    code = """
+import importlib, pkgutil, types
+import attendre_core as at
+for found in pkgutil.walk_packages(at.__path__, "attendre_core."):
+    if "__main__" not in found.name:
+        try:
+            importlib.import_module(found.name)
+        except ModuleNotFoundError:
+            pass
+modules = {n for n in at.__all__ if isinstance(getattr(at, n), types.ModuleType)}
+print(sorted(modules))
+"""
+    assert run_python(code).strip() == "['errors', 'ops']"
+
+
 def test_import_takes_less_than_twice_numpys_own_time(tmp_path: Path) -> None:
     # A ratio of medians of interleaved runs: a busy machine slows both. Both from bytecode, as
     # installed packages are, even where the environment forbids Python to write it.
