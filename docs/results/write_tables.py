@@ -1,0 +1,60 @@
+"""Writes the measured figures into README and docs: ``python docs/results/write_tables.py``.
+
+Each figure stands between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and
+comes from the records beside this file. A test compares both.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import tables
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/evaluation.md", "docs/evaluation_cells.md")
+BLOCK = re.compile(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def blocks() -> dict[str, Callable[[], str]]:
+    """Return what can be written, by name."""
+    found = tables.Study()
+    return {
+        "demo": tables.demo,
+        "models": tables.models,
+        "choice": lambda: tables.choice(found),
+        "claims": lambda: tables.claim_table(found),
+        "papers-c": lambda: tables.papers_c(found),
+        "summary": lambda: tables.summary(found),
+        "wins": lambda: tables.wins(found),
+        "losses": lambda: tables.losses(found),
+        "wins-plain": lambda: tables.wins(found, tables.study.PLAIN),
+        "losses-plain": lambda: tables.losses(found, tables.study.PLAIN),
+        "cells": lambda: tables.all_cells(found),
+        "documents": lambda: f"Each cell: {found.documents} documents.",
+    }
+
+
+def written(text: str, known: dict[str, Callable[[], str]]) -> str:
+    """Return a page with all its blocks as the records say."""
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{known[match[2]]()}\n\n{match[3]}"
+
+    return BLOCK.sub(fill, text)
+
+
+def main() -> None:
+    """Write all pages."""
+    known = blocks()
+    for page in PAGES:
+        file = ROOT / page
+        file.write_text(written(file.read_text(encoding="utf-8"), known), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
