@@ -66,25 +66,19 @@ def answered(
         rows = [_read(question, system) for question in some]
         longest = max(len(row) for row in rows)
         memory = memory_of(model, system, longest, pinned)
-        presence = None
-        if memory is None:
-            reader = model.with_memory(None)
-        else:
-            presence = Presence([len(row) for row in rows], memory.chunk)
-            reader = WatchedModel(model, memory, presence)
+        presence = Presence([len(row) for row in rows], memory.chunk)
+        reader = WatchedModel(model, memory, presence)
         stream = reader.stream(len(rows))
         stream.feed(rows)
         room = max(new_tokens, *(len(question.gold) for question in some))
         likely = log_likelihood(*stream.writer(room), [question.gold for question in some])
         texts = _written(reader, stream, new_tokens)
-        admitted = np.ones(len(rows))
-        if memory is not None:
-            admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
-        present = np.ones(len(rows)) if presence is None else presence.shares
+        admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
+        present = presence.shares
         yield [
             Answered(
                 texts[i], float(likely[i]), float(admitted[i]), float(present[i]),
-                memory_bytes(model, memory, len(rows[i])),
+                memory_bytes(model, system, len(rows[i])),
             )
             for i in range(len(rows))
         ]  # fmt: skip

@@ -11,7 +11,16 @@ from attendre_core.evaluation.systems import System
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.model import Model
 
-__all__ = ["Benchmark", "Item", "Metric", "Score", "Scores", "memory_bytes", "memory_of"]
+__all__ = [
+    "Benchmark",
+    "Item",
+    "Metric",
+    "Score",
+    "Scores",
+    "memory_bytes",
+    "memory_of",
+    "reads_whole",
+]
 
 #: Something with a ``name`` that tells it from the other items of its benchmark.
 Item = Any
@@ -76,29 +85,38 @@ class Benchmark(Protocol):
         """Measure items, some at a time."""
 
 
-def memory_of(model: Model, system: System, longest: int, pinned: int) -> MemoryConfig | None:
+def reads_whole(system: System) -> bool:
+    """Whether nothing of what a system reads is ever evicted."""
+    return system.whole or system.reads != "all"
+
+
+def memory_of(model: Model, system: System, longest: int, pinned: int) -> MemoryConfig:
     """Return the memory with which a system reads inputs of up to so many tokens.
 
-    Full attention of a causal model needs none; that of a model that looks both ways is a memory
-    in which all queries wait for the end. Controls that read only a part read it that way.
+    Full attention is a memory in which everything has room, and in which all queries wait for the
+    end if the model looks both ways. Controls that read only a part read it that way.
     """
-    whole = system.whole or system.reads != "all"
-    if whole and model.causal:
-        return None
-    memory = replace(system, whole=whole).memory_for(longest)
+    if reads_whole(system):
+        if model.causal:
+            memory = replace(system.memory, kv_size=longest, q_size=0)
+        else:
+            memory = replace(system, whole=True).memory_for(longest)
+    else:
+        memory = system.memory
     if isinstance(memory, PinnedMemory):
         memory = replace(memory, pinned=max(1, min(pinned, memory.kv_size // 2)))
     return replace(memory, encoder_outputs=min(memory.encoder_outputs, longest))
 
 
-def memory_bytes(model: Model, memory: MemoryConfig | None, length: int) -> int:
+def memory_bytes(model: Model, system: System, length: int) -> int:
     """Return the bytes that one row keeps: keys and values, and queries that wait.
 
-    Full attention keeps the keys and values of ``length`` tokens.
+    What reads a whole keeps the keys and values of ``length`` tokens.
     """
+    memory = system.memory
     part, number = model.reading_part, 2 if "16" in model.dtype else 4
     width = part.kv_heads * part.head_dim
-    if memory is None:
+    if reads_whole(system):
         return 2 * number * width * length * part.layers
     waiting = memory.q_size * (part.heads * part.head_dim + part.dim) * number
     sizes = [

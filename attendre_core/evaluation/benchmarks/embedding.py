@@ -110,7 +110,6 @@ class Embedding:
             some = items[start : start + batch]
             rows = [item.tokens for item in some]
             full = _states(whole, rows)
-            memory = None
             states, admitted, present = full, np.ones(len(rows)), np.ones(len(rows))
             if system.reads == "last":
                 # Without a memory every chunk is read for itself.
@@ -121,8 +120,6 @@ class Embedding:
                 states = np.concatenate([_states(whole, piece) for piece in pieces], axis=1)
             elif not system.whole:
                 memory = memory_of(model, system, self.tokens, self.pinned)
-                if memory is None:
-                    raise ConfigError(f"eval embedding: {system.name} has no memory.")
                 presence = Presence([len(row) for row in rows], memory.chunk)
                 watched = WatchedModel(model, memory, presence)
                 stream = watched.stream(len(rows))
@@ -133,7 +130,7 @@ class Embedding:
                 some, _cosine(states.mean(axis=1), full.mean(axis=1)),
                 _cosine(states, full).mean(axis=1), admitted, present, strict=True,
             )  # fmt: skip
-            kept = float(memory_bytes(model, memory, self.tokens))
+            kept = float(memory_bytes(model, system, self.tokens))
             yield [
                 (
                     item.name,

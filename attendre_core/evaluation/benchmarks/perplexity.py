@@ -139,13 +139,9 @@ def stream_losses(
     """Return the loss of each token, (rows, length), and the diagnostics of each row."""
     length = len(rows[0])
     memory = memory_of(model, system, length, pinned)
-    presence = None
-    reader = model.with_memory(None)
-    chunk = system.memory.chunk
-    if memory is not None:
-        presence = Presence([length] * len(rows), memory.chunk)
-        reader = WatchedModel(model, memory, presence)
-    stream = reader.stream(len(rows))
+    chunk = memory.chunk
+    presence = Presence([length] * len(rows), chunk)
+    stream = WatchedModel(model, memory, presence).stream(len(rows))
     wanted = np.asarray(rows)
     losses = np.zeros((len(rows), length))
     for start in range(0, length, chunk):
@@ -153,11 +149,9 @@ def stream_losses(
             _note(model, hidden, wanted, losses)
     for hidden in stream.finish():
         _note(model, hidden, wanted, losses)
-    admitted, present = [1.0] * len(rows), [1.0] * len(rows)
-    if presence is not None:
-        admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0).tolist()
-        present = presence.shares.tolist()
-    kept = [float(memory_bytes(model, memory, length))] * len(rows)
+    admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0).tolist()
+    present = presence.shares.tolist()
+    kept = [float(memory_bytes(model, system, length))] * len(rows)
     return losses, {"admitted": admitted, "present": present, "bytes": kept}
 
 

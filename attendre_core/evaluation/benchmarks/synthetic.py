@@ -87,12 +87,8 @@ class Synthetic:
                         "right": float(right),
                         "admitted": float(admitted),
                         "present": float(present),
-                        "bytes": float(self._bytes(model, system, item)),
+                        "bytes": float(memory_bytes(model, system, item.document.tokens.size)),
                     },
                 )
                 for item, right, admitted, present in zip(some, *outcome, strict=True)
             ]
-
-    def _bytes(self, model: Model, system: System, item: NamedDocument) -> int:
-        memory = None if system.whole else system.memory
-        return memory_bytes(model, memory, item.document.tokens.size)

@@ -141,11 +141,13 @@ def test_the_pinned_positions_are_those_of_the_benchmark(decoder):
 
 
 def test_bytes(decoder):
-    full = memory_bytes(decoder, None, 100)
+    full = memory_bytes(decoder, system("full", 50), 100)
     assert full == 2 * 4 * (2 * 8) * 100 * 2
-    small, waiting = at.preset("MT", 50), at.preset("MT", 50, 20)
+    assert memory_bytes(decoder, system("closed-book", 50), 10) == full / 10
+    small = system("MT", 50, chunk=25)
     held = memory_bytes(decoder, small, 100)
     assert full / 2 < held < full / 2 * 1.3
-    assert memory_bytes(decoder, waiting, 100) - held == 20 * (32 + 32) * 4 * 2
-    visible = memory_bytes(decoder, replace(small, chunk=25, present="visible"), 100)
-    assert visible == pytest.approx(1.5 * held, rel=0.01)
+    waiting = memory_bytes(decoder, system("MT", 50, 20), 100)
+    assert waiting - held == 20 * (32 + 32) * 4 * 2
+    visible = replace(small, memory=replace(small.memory, present="visible"))
+    assert memory_bytes(decoder, visible, 100) == pytest.approx(1.5 * held, rel=0.01)
