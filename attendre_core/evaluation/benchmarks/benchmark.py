@@ -98,7 +98,8 @@ def memory_of(model: Model, system: System, longest: int, pinned: int) -> Memory
     """
     if reads_whole(system):
         if model.causal:
-            memory = replace(system.memory, kv_size=longest, q_size=0)
+            room = max(longest, system.memory.chunk)
+            memory = replace(system.memory, kv_size=room, q_size=0)
         else:
             memory = replace(system, whole=True).memory_for(longest)
     else:

@@ -34,8 +34,8 @@ def expected(model, question):
     return np.mean([scores[first + i - 1, token] for i, token in enumerate(question.gold)])
 
 
-def read(model, questions, name, kv=64, **options):
-    found = system(name, kv, chunk=16)
+def read(model, questions, name, kv=64, chunk=16, **options):
+    found = system(name, kv, chunk=chunk)
     return [a for batch in answered(model, questions, found, **options) for a in batch]
 
 
@@ -83,7 +83,7 @@ def test_writing_an_answer_at_once_equals_token_by_token(decoder, questions):
 
 
 def test_controls_read_what_they_say(decoder, questions):
-    closed = read(decoder, questions[:1], "closed-book")[0]
+    closed = read(decoder, questions[:1], "closed-book", chunk=64)[0]
     assert closed.log_likelihood == pytest.approx(
         expected(decoder, questions[0]._replace(tokens=questions[0].closed)), abs=1e-4
     )
