@@ -18,12 +18,12 @@ from attendre_core.presets import OTHER_PRESETS, PAPER_PRESETS
 
 HERE = Path(__file__).parent
 SIZED_CONTROLS = ("first-M", "random", "pinned")
-PAPER_C = {"prefix-lm": "the paper's", "encoder-decoder": "1"}
 
 
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table, texts to the left and figures to the right."""
-    lines = [list(head), ["---"] + ["--:"] * (len(head) - 1), *map(list, rows)]
+def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = True) -> str:
+    """Return a table; all but the first column hold figures, unless told otherwise."""
+    rule = ["---"] + ["--:" if figures else "---"] * (len(head) - 1)
+    lines = [list(head), rule, *map(list, rows)]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -123,38 +123,45 @@ def choice(found: Study) -> str:
     )
 
 
-def claim_rows(found: Study) -> list[tuple[tuple[str, str, str], Claim]]:
-    """Return all claims, for each model and task with answers that recur."""
-    return [
-        (place, claim)
-        for place, table in found.tables.items()
-        if place[2] == "repeat"
-        for claim in claims(found.choice_tables[place], table, 16)
-    ]
-
-
 def claim_table(found: Study) -> str:
     """Return the paper's claims, decided on documents that chose nothing."""
-    beside = {
-        (place, claim.words): claim
-        for place, table in found.paper_tables.items()
-        for claim in claims(table, table, 16)
-        if "FIFO at M = 32" not in claim.words and "FIFO at M = 64" not in claim.words
-    }
-    rows = [
-        [
-            f"{place[0]}, {place[1]}", claim.words, " / ".join(claim.systems),
-            " / ".join(f"{100 * share:.0f}" for share in claim.shares), _gap(claim.gap),
-            claim.verdict, _beside(beside.get((place, claim.words))),
-        ]
-        for place, claim in claim_rows(found)
-    ]  # fmt: skip
-    head = ["model, task", "claim", "compared", "right, %", "difference", ""]
-    return markdown([*head, "at the paper's c"], rows)
+    return _claims(
+        {
+            place: claims(found.choice_tables[place], table, 16)
+            for place, table in found.tables.items()
+            if place[2] == "repeat"
+        }
+    )
 
 
-def _beside(claim: Claim | None) -> str:
-    return "" if claim is None else f"{_gap(claim.gap)} {claim.verdict}"
+def paper_claim_table(found: Study) -> str:
+    """Return the same claims at the paper's c, on the documents of the choice."""
+    return _claims(
+        {
+            place: [c for c in claims(table, table, 16) if c.systems != ("AS", "MT")]
+            for place, table in found.paper_tables.items()
+            if place[2] == "repeat"
+        }
+    )
+
+
+def _claims(of_places: dict[tuple[str, str, str], list[Claim]]) -> str:
+    """Return a row for each claim, a column for each model and task."""
+    rows: dict[str, dict[tuple[str, str, str], str]] = {}
+    for place, found in of_places.items():
+        for claim in found:
+            first, second = (
+                f"{name} {100 * share:.0f}"
+                for name, share in zip(claim.systems, claim.shares, strict=True)
+            )
+            verdict = f"**{claim.verdict}**" if claim.verdict == "holds" else claim.verdict
+            text = f"{first}, {second}: {_gap(claim.gap)} {verdict}"
+            rows.setdefault(claim.words, {})[place] = text
+    return markdown(
+        ["claim", *(f"{place[0]}, {place[1]}" for place in of_places)],
+        [[words, *(cells.get(place, "") for place in of_places)] for words, cells in rows.items()],
+        figures=False,
+    )
 
 
 def papers_c(found: Study) -> str:

@@ -28,6 +28,7 @@ def blocks() -> dict[str, Callable[[], str]]:
         "models": tables.models,
         "choice": lambda: tables.choice(found),
         "claims": lambda: tables.claim_table(found),
+        "claims-at-papers-c": lambda: tables.paper_claim_table(found),
         "papers-c": lambda: tables.papers_c(found),
         "summary": lambda: tables.summary(found),
         "wins": lambda: tables.wins(found),
