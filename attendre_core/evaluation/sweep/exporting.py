@@ -10,7 +10,7 @@ from attendre_core.errors import ConfigError, StateError
 from attendre_core.evaluation.benchmarks.benchmark import Metric
 from attendre_core.evaluation.sweep.plots import draw_all
 from attendre_core.evaluation.sweep.store import Record, read_results
-from attendre_core.evaluation.sweep.summary import Summary, summarise
+from attendre_core.evaluation.sweep.summary import Summary, summarise, where_reading_helps
 from attendre_core.evaluation.sweep.writing import latex, markdown
 
 __all__ = ["Report", "report", "summary_of"]
@@ -23,15 +23,21 @@ class Report(NamedTuple):
     files: list[Path]
 
 
-def summary_of(path: Path, metrics: tuple[Metric, ...], baseline: str) -> Summary:
+def summary_of(
+    path: Path, metrics: tuple[Metric, ...], baseline: str, *, helped: bool = False
+) -> Summary:
     """Summarise a results file.
 
     Parameters
     ----------
     baseline
         The policy that all are compared with.
+    helped
+        Only items that full attention does better than closed book.
     """
     _, records = read_results(path)
+    if helped:
+        records = where_reading_helps(records, metrics[0])
     return _summary(path, records, metrics, baseline)
 
 
@@ -41,6 +47,9 @@ def report(folder: Path, metrics: tuple[Metric, ...], baseline: str) -> Report:
     header, records = read_results(path)
     summary = _summary(path, records, metrics, baseline)
     texts = {"table.md": markdown(summary), "table.tex": latex(summary)}
+    helped = where_reading_helps(records, metrics[0])
+    if baseline in {record.cell.policy for record in helped}:
+        texts["table_where_reading_helps.md"] = markdown(summarise(helped, metrics, baseline))
     files = [path]
     for name, text in texts.items():
         (folder / name).write_text(text, encoding="utf-8")

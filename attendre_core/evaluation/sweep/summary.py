@@ -13,7 +13,7 @@ from attendre_core.evaluation.intervals import Interval, share
 from attendre_core.evaluation.sweep.plan import Cell
 from attendre_core.evaluation.sweep.store import Record
 
-__all__ = ["Row", "Summary", "mean_of", "paired", "summarise"]
+__all__ = ["Row", "Summary", "mean_of", "paired", "summarise", "where_reading_helps"]
 
 _DRAWS = 2000
 
@@ -106,6 +106,22 @@ def summarise(records: Sequence[Record], metrics: Sequence[Metric], baseline: st
         shares = [_mean(items, name) for name in ("admitted", "present", "bytes")]
         rows.append(Row(cell, len(items), values, gap, *shares))
     return Summary(used, baseline, rows)
+
+
+def where_reading_helps(records: Sequence[Record], metric: Metric) -> list[Record]:
+    """Keep the items that full attention does better than closed book.
+
+    On other items a memory that forgets the context and keeps the question looks good. The
+    controls choose, not the policies; only the row of full attention itself is flattered by it.
+    Nothing is left where one of the two controls is missing.
+    """
+    full, closed = (
+        {r.item: r.score[metric.name] for r in records if r.cell.policy == name}
+        for name in ("full", "closed-book")
+    )
+    sign = 1 if metric.higher else -1
+    helped = {name for name in full if name in closed and sign * (full[name] - closed[name]) > 0}
+    return [record for record in records if record.item in helped]
 
 
 def _baseline_of(cell: Cell, baseline: str, sizes: set[tuple[int, int]]) -> Cell | None:

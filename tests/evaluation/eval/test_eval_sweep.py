@@ -23,7 +23,7 @@ from attendre_core.evaluation.sweep import (
 )
 from attendre_core.evaluation.sweep.plots import scale_around
 from attendre_core.evaluation.sweep.store import Record
-from attendre_core.evaluation.sweep.summary import mean_of, paired, summarise
+from attendre_core.evaluation.sweep.summary import mean_of, paired, summarise, where_reading_helps
 from attendre_core.evaluation.sweep.writing import latex, markdown, plain
 
 IDENTITY = {"task": "made-up", "model": "none", "chunk": 16, "depth": None}
@@ -199,6 +199,18 @@ def test_baselines_stand_at_their_own_size():
     assert gaps[Cell("MT", 16, 0)].value == -8
     single = summarise(records[:2] + records[-2:], [SCORE], "MT").rows
     assert single[0].gap.value == 8
+
+
+def test_where_reading_helps_is_chosen_by_the_controls():
+    records = (
+        records_of("full", [3.0, 1.0, 2.0], kv=0)
+        + records_of("closed-book", [1.0, 1.0, 5.0], kv=0)
+        + records_of("MT", [0.0, 9.0, 9.0])
+    )
+    assert {record.item for record in where_reading_helps(records, SCORE)} == {"item-0"}
+    loss = SCORE._replace(higher=False)
+    assert {record.item for record in where_reading_helps(records, loss)} == {"item-2"}
+    assert where_reading_helps(records[:3], SCORE) == []
 
 
 def test_yes_and_no_get_wilsons_interval():
