@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.backend import Array, backend_of, namespace_of, numbers
 from attendre_core.memory.state import NO_QUERY
 from attendre_core.ops.attention import logits_of
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import approximate_top_k, select_top_k
+from attendre_core.ops.slots import write_slots
 from attendre_core.ops.softmax import masked_softmax
 
 __all__ = ["Attention"]
 
 _INFINITY = float("inf")
+_LAST = 2**31 - 1
 
 
 class Attention:
@@ -267,6 +269,9 @@ class Attention:
         """
         xp = self._xp
         if not self._all_pairs:
+            scores = self._sum_before(weight, heads, unseen)
+            if scores is not None:
+                return scores
             amounts = self.logits
             if weight is not None:
                 amounts = amounts * weight[:, None, None, :, None]
@@ -283,8 +288,61 @@ class Attention:
             )
             summed = xp.matmul(rows, self.logits)[:, :, :, 0, :]
             return xp.where(self.seen, self._over_heads(summed, heads), unseen)
-        query = self._query * factor[:, None, None, :, None]
-        return self._summed(xp.sum(query, axis=3, dtype=query.dtype), heads, unseen)
+        return self._summed(self._weighted(factor), heads, unseen)
+
+    def _weighted(self, factor: Array) -> Array:
+        """Sum the queries of each head with a factor, (batch, queries), on each of them."""
+        xp = self._xp
+        rows = xp.broadcast_to(
+            factor[:, None, None, None, :], (*self._query.shape[:3], 1, factor.shape[1])
+        )
+        return xp.matmul(rows, self._query)[:, :, :, 0, :]
+
+    def _sum_before(self, weight: Array | None, heads: str, unseen: Array) -> Array | None:
+        """Sum causal logits by one vector a head for all entries that no query precedes.
+
+        The others, those of the present chunk, need the matrix, but few columns of it. None
+        where they are many or may not be looked up now, or where logits are no plain product.
+        """
+        xp, key = self._xp, self._key
+        plain = self._bias is None and self._logits is None and self._same_document is None
+        if not plain or not backend_of(self._key_position).is_concrete(self._key_position):
+            return None
+        never = xp.full_like(self.position, _LAST)
+        first = xp.min(xp.where(self.valid, self.position, never), axis=-1)
+        late = self._key_valid & (self._key_position > self.along_slots(first))
+        (which,) = xp.nonzero(xp.any(late, axis=tuple(range(late.ndim - 1))))
+        if 2 * which.shape[0] > key.shape[2]:
+            return None
+        factor = xp.astype(self.valid, self._query.dtype)
+        factor = factor if weight is None else factor * weight
+        query = self._weighted(factor)
+        scores = self._over_heads(xp.matmul(query, xp.matrix_transpose(key)), heads)
+        if which.shape[0]:
+
+            def taken(per_slot: Array) -> Array:
+                return xp.take(per_slot, which, axis=per_slot.ndim - 1)
+
+            part = Attention(
+                query=self._query,
+                key=xp.take(key, which, axis=2),
+                position=self.position,
+                valid=self.valid,
+                key_position=taken(self._key_position),
+                key_valid=taken(self._key_valid),
+                order=taken(self._order),
+                latest_before=self._latest_before,
+                causal=True,
+            )
+            amounts = part.logits
+            if weight is not None:
+                amounts = amounts * weight[:, None, None, :, None]
+            few = part.pool(amounts, queries="sum", heads=heads, unseen=taken(unseen))
+            index = xp.broadcast_to(which, few.shape)
+            (scores,) = write_slots(
+                [scores], index, [few], taken(late), axis=late.ndim - 1, donate=True
+            )
+        return xp.where(self.seen, scores, unseen)
 
     def _summed(self, query: Array, heads: str, unseen: Array) -> Array:
         """Multiply one summed query a head, (batch, G, R, head_dim), with all keys."""

