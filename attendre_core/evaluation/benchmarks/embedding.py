@@ -130,7 +130,8 @@ class Embedding:
                 some, _cosine(states.mean(axis=1), full.mean(axis=1)),
                 _cosine(states, full).mean(axis=1), admitted, present, strict=True,
             )  # fmt: skip
-            kept = float(memory_bytes(model, system, self.tokens))
+            read = system.memory.chunk if system.reads == "last" else self.tokens
+            kept = float(memory_bytes(model, system, min(read, self.tokens)))
             yield [
                 (
                     item.name,

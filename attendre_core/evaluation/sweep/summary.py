@@ -51,8 +51,8 @@ class Summary(NamedTuple):
     rows: list[Row]
 
 
-def mean_of(values: Any) -> Interval:
-    """Return a mean with its interval: Wilson's for yes and no, else by bootstrap.
+def mean_of(values: Any, *, share_of: bool = False) -> Interval:
+    """Return a mean with its interval: by bootstrap, or Wilson's for a share of yes and no.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def mean_of(values: Any) -> Interval:
     [2.5, 1.5, 3.5]
     """
     numbers = np.asarray(values, dtype=np.float64)
-    if np.isin(numbers, (0.0, 1.0)).all():
+    if share_of and np.isin(numbers, (0.0, 1.0)).all():
         return share(numbers)
     return _bootstrap(numbers)
 
@@ -102,7 +102,9 @@ def summarise(records: Sequence[Record], metrics: Sequence[Metric], baseline: st
         if other is not None and other != cell and other in cells:
             first = used[0].name
             gap = paired(_column(items, first), _column(cells[other], first))
-        values = {m.name: mean_of(list(_column(items, m.name).values())) for m in used}
+        values = {
+            m.name: mean_of(list(_column(items, m.name).values()), share_of=m.share) for m in used
+        }
         shares = [_mean(items, name) for name in ("admitted", "present", "bytes")]
         rows.append(Row(cell, len(items), values, gap, *shares))
     return Summary(used, baseline, rows)

@@ -89,16 +89,19 @@ def _value(metric: Metric, interval: Interval) -> str:
 
 
 def _gap(metric: Metric, interval: Interval) -> str:
-    scale = 100 if metric.share else 1
-    value, low, high = (_signed(scale * x, 0 if metric.share else 2) for x in interval)
+    scale, digits = (100, 0) if metric.share else (1, _digits(metric))
+    value, low, high = (_signed(scale * x, digits) for x in interval)
     return f"{value} ({low} to {high})"
 
 
 def _writer(metric: Metric) -> Callable[[float], str]:
     if metric.share:
         return lambda x: f"{100 * x:.0f}"
-    digits = 3 if "cosine" in metric.name else 2
-    return lambda x: f"{x:.{digits}f}".replace("-", _MINUS)
+    return lambda x: f"{x:.{_digits(metric)}f}".replace("-", _MINUS)
+
+
+def _digits(metric: Metric) -> int:
+    return 3 if "cosine" in metric.name else 2
 
 
 def _signed(x: float, digits: int) -> str:

@@ -214,8 +214,10 @@ def test_where_reading_helps_is_chosen_by_the_controls():
 
 
 def test_yes_and_no_get_wilsons_interval():
-    assert mean_of([1.0] * 20).low == pytest.approx(0.839, abs=1e-3)
-    assert mean_of([0.0, 0.5, 1.0]).value == 0.5
+    assert mean_of([1.0] * 20, share_of=True).low == pytest.approx(0.839, abs=1e-3)
+    assert mean_of([0.0, 0.5, 1.0], share_of=True).value == 0.5
+    # A cosine of 1 is no yes.
+    assert mean_of([1.0] * 20) == Interval(1.0, 1.0, 1.0)
 
 
 # ---------------------------------------------------------------- tables and pictures

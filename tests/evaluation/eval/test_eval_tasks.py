@@ -158,6 +158,11 @@ def test_embeddings_come_closer_as_the_memory_grows(encoder, text):
     assert cosine("MT", 129, 128) == pytest.approx(1, abs=1e-5)
     assert cosine("no-memory", 64) == pytest.approx(cosine("MT", 16), abs=1e-5)
     assert cosine("no-memory", 64) < 0.999
+    kept = {
+        name: scores(task, encoder, system(name, 64, chunk=16))[0][1]["bytes"]
+        for name in ("full", "no-memory")
+    }
+    assert kept["full"] == 8 * kept["no-memory"]
 
 
 def test_pieces_have_the_special_tokens_of_a_text(encoder, text):
