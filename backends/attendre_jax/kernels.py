@@ -41,8 +41,55 @@ def lowest(primary: Array | None, order: Array, count: int) -> Array:
     if primary is None:
         return lax.sort((order, index), num_keys=1)[1][..., :count]
     order = jnp.broadcast_to(order, primary.shape)
+    if primary.dtype == jnp.float32 and 4 * count <= primary.shape[-1]:
+        return _lowest_by_counting(primary, order, count)
     index = lax.broadcasted_iota(jnp.int32, primary.shape, primary.ndim - 1)
     return lax.sort((primary, order, index), num_keys=2)[2][..., :count]
+
+
+def _lowest_by_counting(primary: Array, order: Array, count: int) -> Array:
+    """Find by counting which entries are the lowest, and sort only those."""
+    bits = _ordered_bits(primary)
+    wanted = jnp.full((*bits.shape[:-1], 1), count, dtype=jnp.int32)
+    bound = _kth_smallest(bits, wanted)
+    below, tied = bits < bound, bits == bound
+    wanted = wanted - jnp.sum(below, axis=-1, keepdims=True, dtype=jnp.int32)
+    last = _kth_smallest(jnp.where(tied, order, jnp.iinfo(jnp.int32).max), wanted)
+    chosen = below | (tied & (order <= last))
+    place = jnp.where(chosen, jnp.cumsum(chosen, axis=-1, dtype=jnp.int32) - 1, count)
+    index = lax.broadcasted_iota(jnp.int32, bits.shape, bits.ndim - 1)
+
+    def put(where: Array, numbers: Array) -> Array:
+        return jnp.zeros(count, dtype=jnp.int32).at[where].set(numbers, mode="drop")
+
+    for _ in bits.shape[:-1]:
+        put = jax.vmap(put)
+    found = put(place, index)
+    keys = [jnp.take_along_axis(x, found, axis=-1) for x in (bits, order)]
+    return lax.sort((*keys, found), num_keys=2)[2]
+
+
+def _ordered_bits(x: Array) -> Array:
+    """Map floats to integers of the same order; -0.0 becomes 0.0."""
+    bits = lax.bitcast_convert_type(x + 0.0, jnp.int32)
+    return jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+
+
+def _kth_smallest(x: Array, k: Array) -> Array:
+    """Find the k-th smallest of int32, (..., 1), by bisection; ``k`` is (..., 1)."""
+
+    def unsettled(carry: tuple[Array, Array]) -> Any:
+        return jnp.any(carry[0] < carry[1])
+
+    def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        low, high = carry
+        middle = (low & high) + ((low ^ high) >> 1)  # rounded down, and cannot overflow
+        enough = jnp.sum(x <= middle, axis=-1, keepdims=True, dtype=jnp.int32) >= k
+        return jnp.where(enough, low, middle + 1), jnp.where(enough, middle, high)
+
+    low = jnp.min(x, axis=-1, keepdims=True)
+    high = jnp.max(x, axis=-1, keepdims=True)
+    return lax.while_loop(unsettled, halve, (low, high))[0]
 
 
 def kth_largest(x: Array, k: int) -> Array:
@@ -54,8 +101,7 @@ def kth_largest(x: Array, k: int) -> Array:
     """
     if x.dtype != jnp.float32:
         return jnp.sort(x, axis=-1, descending=True)[..., k - 1 : k]
-    bits = lax.bitcast_convert_type(x + 0.0, jnp.int32)  # -0.0 becomes 0.0
-    bits = jnp.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
+    bits = _ordered_bits(x)
 
     def count(threshold: Array) -> Array:
         return jnp.sum(bits >= threshold, axis=-1, keepdims=True, dtype=jnp.int32)
@@ -131,10 +177,24 @@ def exchange_slots(
 
     scatter = _over_lead(put, axis, index.ndim - 1, more=1)
     shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
+    slots = arrays[0].shape[axis]
+    single = index.shape[-1] == 1 < slots
+    if single:
+        # XLA copies all slots to exchange a single one, but not for two that it reads before it
+        # writes: the next slot gets what it holds.
+        index = jnp.concatenate([index, (index + 1) % slots], axis=-1)
     after, back = [], []
     for array, entries in zip(arrays, new, strict=True):
-        displaced = gather_slots(array, index, axis=axis)
+        held = gather_slots(array, index, axis=axis)
+        displaced = held
+        if single:
+            held = lax.optimization_barrier(held)
+            displaced = lax.slice_in_dim(held, 0, 1, axis=axis)
         written = write.reshape(shape + (1,) * (array.ndim - axis - 1))
-        after.append(scatter(array, index, jnp.where(written, entries, displaced)))
+        values = jnp.where(written, entries, displaced)
+        if single:
+            rest = lax.slice_in_dim(held, 1, 2, axis=axis)
+            values = jnp.concatenate([values, rest], axis=axis)
+        after.append(scatter(array, index, values))
         back.append(jnp.where(written, displaced, entries))
     return after, back
