@@ -113,8 +113,8 @@ def summarise(records: Sequence[Record], metrics: Sequence[Metric], baseline: st
 def where_reading_helps(records: Sequence[Record], metric: Metric) -> list[Record]:
     """Keep the items that full attention does better than closed book.
 
-    On other items a memory that forgets the context and keeps the question looks good. The
-    controls choose, not the policies; only the row of full attention itself is flattered by it.
+    On other items a memory that forgets the context and keeps the question looks good. The two
+    controls choose, which moves their own rows apart; the policies have no part in it.
     Nothing is left where one of the two controls is missing.
     """
     full, closed = (

@@ -1,0 +1,45 @@
+"""Writes what `attendre eval` measured into the guide (run it as a script, without arguments).
+
+Each table stands between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and comes
+from the results file NAME.jsonl beside this file: scores of items, none of their texts. The table
+NAME.helped is that of the items for which reading helps. A test compares both.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from attendre_core.evaluation.benchmarks import Embedding, Metric, Perplexity, TriviaQA
+from attendre_core.evaluation.sweep import summary_of
+from attendre_core.evaluation.sweep.writing import markdown
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "guides" / "evaluating.md"
+METRICS: dict[str, tuple[Metric, ...]] = {
+    "triviaqa": TriviaQA.metrics,
+    "perplexity": Perplexity.metrics,
+    "embedding": Embedding.metrics,
+}
+BLOCK = re.compile(r"(<!-- begin ([\w.-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+
+
+def table(name: str) -> str:
+    """Return the table of a results file."""
+    file, _, some = name.partition(".")
+    metrics = METRICS[file.partition("-")[0]]
+    return markdown(summary_of(HERE / f"{file}.jsonl", metrics, "MT", helped=bool(some)))
+
+
+def written(text: str) -> str:
+    """Return the page with all its tables as the results say."""
+    return BLOCK.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", text)
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
