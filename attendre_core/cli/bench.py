@@ -3,27 +3,42 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import add_command, print_json, whole_number
 from attendre_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attendre_core.benchmark import Results
 
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
 Measure what memories cost. Every figure is a ratio to a reference that ran in turns with it
-in the same process, so a busy machine spoils little; the quartiles show how much.
+in the same process, so a busy machine spoils little: the median of the ratios of neighbouring
+blocks, with the quartiles. With one thread, processor time is what counts.
 
-Peers (transformers, memorizing-transformers-pytorch) are measured where they are installed,
-and otherwise skipped with a message."""
+rows:
+  1  torch: a step with K=M ÷ bare SDPA            7  time and memory at 1,000,000 tokens
+  2  torch: a step with K=128 ÷ dense attention    8  SmolLM2-135M: prefill of 16k tokens
+  3  JAX: both, jitted                             9  SmolLM2-135M: tokens a second after it
+  4  our step ÷ the same written by hand          10  a layer of memorizing-transformers-pytorch
+  5  gathering the top K ÷ a threshold            11  reading 64k tokens both ways
+  6  insert and evict: by S, not by M
+
+Peers are measured where they are installed; otherwise the row says how to install them:
+transformers with accelerate and gguf (rows 8, 9), kvpress (9),
+memorizing-transformers-pytorch with faiss-cpu (10).
+
+Exit code 0, whatever the verdicts."""
 
 _EXAMPLES = """\
   attendre bench --quick
   attendre bench --backend torch --row 1 2
-  attendre bench --out bench.md --json"""
+  attendre bench --save bench.json --page bench.md
+  attendre bench --from bench.json --page bench.md"""
 
 
 def add_to(commands: Any) -> None:
@@ -37,43 +52,108 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repeats, shorter streams, no models"
+        "--quick", action="store_true", help="fewer repeats and shorter streams: three minutes"
     )
     parser.add_argument(
         "--row", nargs="+", type=whole_number(1), default=[], metavar="N", help="only these rows"
     )
-    parser.add_argument("--out", metavar="FILE", help="also write the table, in Markdown")
     parser.add_argument(
-        "--backend",
-        nargs="+",
-        default=["torch", "jax"],
-        metavar="NAME",
+        "--backend", nargs="+", default=["torch", "jax"], metavar="NAME",
         help="libraries to measure (torch jax)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--threads", type=whole_number(1), default=1, metavar="N",
+        help="threads of each library (1); more than one measures time on the wall",
+    )  # fmt: skip
+    parser.add_argument(
+        "--instructions", action="store_true",
+        help="also count the instructions of a small step, with valgrind: minutes",
+    )  # fmt: skip
+    parser.add_argument("--save", metavar="FILE", help="write the results, as JSON")
+    parser.add_argument(
+        "--from", dest="source", metavar="FILE", help="measure nothing, read saved results"
+    )
+    parser.add_argument(
+        "--page", metavar="FILE", help="write a Markdown page, and a picture beside it (.svg)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from attendre_core.benchmark import markdown, measure_all
+    from attendre_core.benchmark import Results, chart, markdown, page
+    from attendre_core.benchmark.rows import LIBRARIES
 
     for name in arguments.backend:
-        if name not in ("torch", "jax"):
-            raise ConfigError(f"bench: backend is {name!r}, expected torch or jax.")
+        if name not in LIBRARIES:
+            raise ConfigError(f"bench: backend is {name!r}, expected {' or '.join(LIBRARIES)}.")
+    if arguments.source:
+        results = Results.load(arguments.source)
+        if not arguments.json and not arguments.page:
+            print(markdown(results.figures), end="")
+    else:
+        results = _measured(arguments)
+    if arguments.save:
+        results.save(arguments.save)
+    if arguments.page:
+        target = Path(arguments.page)
+        picture = target.with_suffix(".svg")
+        target.write_text(page(results, picture.name), encoding="utf-8")
+        picture.write_text(chart(results.figures), encoding="utf-8")
+    if arguments.json:
+        print_json(results.as_dict())
+
+
+def _measured(arguments: argparse.Namespace) -> Results:
+    """Measure, and print each line of the table as it comes."""
+    from attendre_core.benchmark import Results, environment, markdown, measure_all
+    from attendre_core.benchmark.counts import calls, small_step
+    from attendre_core.benchmark.rows import parts_of
+    from attendre_core.benchmark.timing import threads
+    from attendre_core.progress import progress_bar
+
+    libraries, rows = tuple(arguments.backend), tuple(arguments.row)
+    with threads(arguments.threads):
+        total = len(parts_of(libraries, quick=arguments.quick, rows=rows))
+    bar = progress_bar(total, "measuring", " parts")
+    begun = [0]
 
     def say(text: str) -> None:
-        if sys.stderr.isatty():
-            print(f"measuring {text} ...", file=sys.stderr)
+        bar.update(1 if begun[0] else 0)
+        begun[0] += 1
+        if hasattr(bar, "set_description"):
+            bar.set_description(text)
 
-    figures = []
+    figures: list[Any] = []
+    if not arguments.json:
+        print("".join(f"{line}\n" for line in markdown([]).splitlines()), end="", flush=True)
     for figure in measure_all(
-        tuple(arguments.backend), quick=arguments.quick, rows=tuple(arguments.row), say=say
+        libraries, quick=arguments.quick, rows=rows, say=say, threads_each=arguments.threads
     ):
         figures.append(figure)
         if not arguments.json:
             print(markdown([figure]).splitlines()[2], flush=True)
-    if arguments.out:
-        Path(arguments.out).write_text(markdown(figures), encoding="utf-8")
-    if arguments.json:
-        rows = [{**dataclasses.asdict(f), "verdict": f.verdict} for f in figures]
-        print_json({"figures": rows})
+    bar.close()
+    counts: dict[str, int] = {}
+    if not rows:
+        known = ("numpy", *(name for name in libraries if name == "torch"))
+        counts = {f"{name}: calls": calls(small_step(name)) for name in known}
+    if arguments.instructions:
+        counts.update(_instructions(libraries))
+    if counts and not arguments.json:
+        for name, count in counts.items():
+            print(f"{name} of a small eager step: {count:,}")
+    facts = environment(arguments.threads, arguments.quick)
+    return Results(tuple(figures), facts, {}, counts)
+
+
+def _instructions(libraries: tuple[str, ...]) -> dict[str, int]:
+    from attendre_core.benchmark.counts import instructions
+
+    counts = {}
+    for name in ("numpy", *(name for name in libraries if name == "torch")):
+        try:
+            counts[f"{name}: instructions"] = instructions(name)
+        except ConfigError as error:
+            print(f"skipped: {error}", file=sys.stderr)
+    return counts

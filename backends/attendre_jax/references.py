@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -10,7 +12,18 @@ import jax.numpy as jnp
 
 from attendre_core.backend import Array
 
-__all__ = ["HandWritten", "compiled", "compiled_step", "dense_attention", "fused_attention"]
+__all__ = [
+    "HandWritten",
+    "compiled",
+    "compiled_step",
+    "dense_attention",
+    "fused_attention",
+    "gathered_attention",
+    "inference",
+]
+
+#: Nothing is recorded for gradients unless a function is differentiated.
+inference = nullcontext
 
 
 def dense_attention(query: Array, key: Array, value: Array) -> Array:
@@ -26,6 +39,15 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 fused_attention = compiled(dense_attention)
+
+
+@partial(jax.jit, static_argnums=3)
+def gathered_attention(query: Array, key: Array, value: Array, top_k: int) -> Array:
+    """Attend to the top K, their values gathered: the similarities are computed once and reused."""
+    logits = query @ jnp.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5
+    best, index = jax.lax.top_k(logits, top_k)
+    rows = jax.vmap(jax.vmap(lambda v, i: v[i]))(value, index)
+    return jnp.einsum("bhsk,bhskd->bhsd", jax.nn.softmax(best, axis=-1), rows)
 
 
 def compiled_step(function: Callable[..., Any]) -> Callable[..., Any]:

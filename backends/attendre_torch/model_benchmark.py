@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from importlib import resources
+from collections.abc import Callable
+from functools import partial
+from importlib import import_module, resources
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from attendre_core.benchmark.timing import Ratio, ratio
+from attendre_core.benchmark.timing import Ratio, of_pairs, ratio, seconds
 from attendre_core.presets import preset
 from attendre_torch import from_transformers
 
-__all__ = ["model_ratios", "smollm2"]
+__all__ = ["Models", "smollm2"]
 
 SIZE, CHUNK, LENGTH = 1024, 128, 16 * 1024
 
@@ -31,41 +31,94 @@ def smollm2() -> Any:
     return model.eval()
 
 
-def model_ratios(length: int = LENGTH, decoded: int = 24) -> Iterator[Ratio]:
-    """Measure prefill against full attention and against a cropped cache, then decoding."""
-    theirs = smollm2()
-    ours = from_transformers(theirs, memory=preset("LRA-sum", SIZE, chunk=CHUNK, sigmas=0.0))
-    tokens = np.random.default_rng(0).integers(100, 40000, size=length).tolist()
-    with torch.inference_mode():
-        full = _seconds(lambda: theirs(torch.tensor([tokens]), logits_to_keep=1))
-        stream, cropped = ours.stream(), _Cropped(theirs)
-        # A chunk of ours and one of theirs in turns, all the way through the input.
-        chunks = [tokens[i : i + CHUNK] for i in range(0, length, CHUNK)]
-        pairs = [
-            (_seconds(lambda c=c: stream.feed(c)), _seconds(lambda c=c: cropped(c))) for c in chunks
-        ]
-        mine = sum(a for a, _ in pairs)
-        yield Ratio(mine / full, mine / full, mine / full, 1)
-        late = sorted(a / b for a, b in pairs[SIZE // CHUNK :])
-        count = len(late)
-        yield Ratio(late[count // 2], late[count // 4], late[3 * count // 4], count)
-        writer, _ = stream.writer(decoded + 8)
-        cache = _full_cache(theirs, length)
+class Models:
+    """Both models, and what is measured with them.
 
-        def write() -> Any:
-            return writer.write(np.asarray([500]), np.asarray([True]))
+    Parameters
+    ----------
+    quick
+        Read 2,048 tokens instead of 16,384, and work out what full attention takes for 16,384
+        from single chunks after caches of four lengths.
+    """
+
+    def __init__(self, quick: bool, model: Any = None, length: int | None = None) -> None:
+        self.quick = quick
+        self.theirs = smollm2() if model is None else model
+        config = preset("LRA-sum", SIZE, chunk=CHUNK, sigmas=0.0)
+        self.ours = from_transformers(self.theirs, memory=config)
+        self.length = length or (2 * SIZE if quick else LENGTH)
+        rng = np.random.default_rng(0)
+        self.tokens = rng.integers(3, self.theirs.config.vocab_size, size=self.length).tolist()
+        self.stream = self.ours.stream()
+
+    def prefill(self) -> tuple[Ratio, Ratio]:
+        """Return prefill ÷ full attention, and ÷ a cache cropped to the memory's size.
+
+        A chunk of ours and one of the cropped cache run in turns.
+        """
+        cropped, each, pairs = _Cropped(self.theirs), [], []
+        chunks = [self.tokens[i : i + CHUNK] for i in range(0, self.length, CHUNK)]
+        for number, chunk in enumerate(chunks):
+            mine = seconds(partial(self.stream.feed, chunk))
+            each.append(mine)
+            if number < 2 * SIZE // CHUNK or number % 4 == 0:
+                limit = seconds(partial(cropped, chunk))
+                if number >= SIZE // CHUNK:
+                    pairs.append((mine, limit))
+        if self.quick:
+            places = [LENGTH * n // 8 for n in (1, 3, 5, 7)]
+            theirs = sum(seconds(self._reading_after(n)) for n in places) / len(places)
+            full = of_pairs([(mine, theirs) for mine in each[SIZE // CHUNK :]])
+        else:
+            whole = torch.tensor([self.tokens])
+            theirs = seconds(lambda: self.theirs(whole, logits_to_keep=1))
+            full = of_pairs([(sum(each), theirs)])
+        return full, of_pairs(pairs)
+
+    def decoding(self, repeats: int) -> Ratio:
+        """Return their time a token over ours, after 16,384 tokens; `prefill` must have run."""
+        return ratio(self._decoding_after(self._cache(LENGTH)), self._writing(), repeats=repeats)
+
+    def decoding_compressed(self, repeats: int) -> Ratio:
+        """Return the time a token of kvpress, which keeps as many entries, over ours."""
+        press = import_module("kvpress").KnormPress(compression_ratio=0.5)
+        cache = DynamicCache()
+        prompt = torch.tensor([self.tokens[: 2 * SIZE]])
+        # Newer versions of transformers no longer make the positions that kvpress asks for.
+        place = torch.arange(prompt.shape[1])
+        with press(self.theirs):
+            self.theirs.model(prompt, past_key_values=cache, cache_position=place)
+        return ratio(self._decoding_after(cache), self._writing(), repeats=repeats)
+
+    def _writing(self) -> Callable[[], Any]:
+        writer, _ = self.stream.writer(256)
+        token, real = np.asarray([5]), np.asarray([True])
+        return lambda: writer.write(token, real)
+
+    def _decoding_after(self, cache: Any) -> Callable[[], Any]:
+        held = cache.get_seq_length()
+        token = torch.tensor([[5]])
 
         def generate() -> Any:
-            cache.crop(length)
-            return theirs(torch.tensor([[500]]), past_key_values=cache, use_cache=True).logits
+            for layer in cache.layers:  # forget the last token again
+                layer.keys, layer.values = layer.keys[:, :, :held], layer.values[:, :, :held]
+            return self.theirs(token, past_key_values=cache, use_cache=True).logits
 
-        yield ratio(generate, write, repeats=decoded, warm=3)
+        return generate
 
+    def _reading_after(self, held: int) -> Callable[[], Any]:
+        cache, chunk = self._cache(held), torch.tensor([self.tokens[:CHUNK]])
+        return lambda: self.theirs(chunk, past_key_values=cache, logits_to_keep=1)
 
-def _seconds(run: Any) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
+    def _cache(self, length: int) -> Any:
+        """Make a cache as it is after ``length`` tokens; which numbers it holds changes no time."""
+        config = self.theirs.config
+        width = config.hidden_size // config.num_attention_heads
+        shape = (1, config.num_key_value_heads, length, width)
+        cache = DynamicCache()
+        for layer in range(config.num_hidden_layers):
+            cache.update(torch.randn(shape), torch.randn(shape), layer)
+        return cache
 
 
 class _Cropped:
@@ -85,18 +138,3 @@ class _Cropped:
             torch.tensor([tokens]), past_key_values=self.cache, position_ids=place,
             use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-
-
-def _full_cache(model: Any, length: int) -> Any:
-    """Make a cache as it is after ``length`` tokens; which numbers it holds changes no time."""
-    config = model.config
-    cache = DynamicCache()
-    shape = (
-        1,
-        config.num_key_value_heads,
-        length,
-        config.hidden_size // config.num_attention_heads,
-    )
-    for layer in range(config.num_hidden_layers):
-        cache.update(torch.randn(shape), torch.randn(shape), layer)
-    return cache

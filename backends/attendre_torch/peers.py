@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,11 @@ def memorizing_layers(
     """Return one step of memorizing-transformers-pytorch's memory layer, and one of ours.
 
     Both project the same input, have one K/V head, hold ``size`` entries and retrieve ``top_k``
-    of them for every query; both memories are full.
+    of them for every query; both memories are full. There are more different inputs than the
+    memories hold, so that no two entries are equal.
     """
-    x = torch.randn(1, seq, heads * dim)
+    inputs = [torch.randn(1, seq, heads * dim) for _ in range(size // seq + 4)]
+    for_them, for_us = cycle(inputs), cycle(inputs)
     theirs = KNNAttention(
         dim=heads * dim, heads=heads, dim_head=dim, num_retrieved_memories=top_k
     ).eval()
@@ -38,11 +41,11 @@ def memorizing_layers(
 
     def their_step() -> Any:
         with torch.inference_mode():
-            return theirs(x, knn_memory=memory)
+            return theirs(next(for_them), knn_memory=memory)
 
     def our_step() -> Any:
         with torch.inference_mode():
-            return ours(x)
+            return ours(next(for_us))
 
     for _ in range(size // seq + 2):
         their_step()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -9,7 +10,19 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-__all__ = ["HandWritten", "compiled", "compiled_step", "dense_attention", "fused_attention"]
+__all__ = [
+    "HandWritten",
+    "compiled",
+    "compiled_step",
+    "dense_attention",
+    "fused_attention",
+    "gathered_attention",
+    "inference",
+]
+
+#: Nothing is recorded for gradients, neither in ours nor in what it is measured against.
+inference = torch.no_grad
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -21,6 +34,17 @@ def dense_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Attend by product, softmax, product."""
     logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     return logits.softmax(-1) @ value
+
+
+def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) -> Tensor:
+    """Attend to the top K, their values gathered: the similarities are computed once and reused."""
+    batch, heads, count, dim = query.shape
+    logits = query @ key.transpose(-1, -2) * dim**-0.5
+    best, index = logits.topk(top_k, dim=-1, sorted=False)
+    first = torch.arange(0, batch * heads * key.shape[2], key.shape[2]).reshape(batch, heads, 1, 1)
+    rows = value.reshape(-1, dim).index_select(0, (index + first).reshape(-1))
+    rows = rows.reshape(batch, heads, count, top_k, dim)
+    return (best.softmax(-1)[..., None, :] @ rows)[..., 0, :]
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -49,8 +73,7 @@ class HandWritten:
 
     def __call__(self, chunk: Any) -> Tensor:
         """Insert a chunk, evict, attend, score."""
-        with torch.inference_mode():
-            return self._step(*(x.transpose(1, 2) for x in (chunk.query, chunk.key, chunk.value)))
+        return self._step(*(x.transpose(1, 2) for x in (chunk.query, chunk.key, chunk.value)))
 
     def _step(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         seq = key.shape[2]
