@@ -210,7 +210,7 @@ def wheel(session: nox.Session) -> None:
     empty.mkdir()
     with session.chdir(empty):
         run("python", str(ROOT / "tests" / "check_wheel.py"), str(built))
-        run("attendre", "demo")
+        run("attendre", "demo", "--documents", "6")
         run("python", "-m", "pip", "install", *INSTALL, *CONFORMANCE)
         run(
             *("pytest", "--pyargs", "attendre_conformance", *WORKERS),
