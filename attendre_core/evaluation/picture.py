@@ -13,7 +13,7 @@ __all__ = ["Line", "Panel", "Scale", "chart"]
 
 #: Colours that differ for colour-blind eyes as well (Okabe and Ito), then greys.
 _COLOURS = ("#000000", "#999999", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00")
-#: When the colours are used up, lines are dashed.
+#: When the colours are used up, lines are dashed and their dots are hollow.
 _DASHES = ("", ' stroke-dasharray="6 3"', ' stroke-dasharray="2 3"')
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 330, 260, 56, 64, 130
 
@@ -123,7 +123,8 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
                 f'stroke="{colour}" stroke-opacity="0.45"/>'
             )
             parts.append(
-                f'<circle cx="{at:.1f}" cy="{down(share.value):.1f}" r="3" fill="{colour}">'
+                f'<circle cx="{at:.1f}" cy="{down(share.value):.1f}" r="3" stroke="{colour}" '
+                f'fill="{"#ffffff" if dashes[line.name] else colour}">'
                 f"<title>{escape(line.name)}: {scale.write(share.value)}{scale.unit} "
                 f"({scale.write(share.low)} to {scale.write(share.high)})</title></circle>"
             )
