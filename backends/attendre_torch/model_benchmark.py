@@ -38,7 +38,7 @@ class Models:
     ----------
     quick
         Read 2,048 tokens instead of 16,384, and work out what full attention takes for 16,384
-        from single chunks after caches of four lengths.
+        from 1,024 and 3,072.
     """
 
     def __init__(self, quick: bool, model: Any = None, length: int | None = None) -> None:
@@ -66,8 +66,7 @@ class Models:
                 if number >= SIZE // CHUNK:
                     pairs.append((mine, limit))
         if self.quick:
-            places = [LENGTH * n // 8 for n in (1, 3, 5, 7)]
-            theirs = sum(seconds(self._reading_after(n)) for n in places) / len(places)
+            theirs = self._extrapolated() * CHUNK / LENGTH
             full = of_pairs([(mine, theirs) for mine in each[SIZE // CHUNK :]])
         else:
             whole = torch.tensor([self.tokens])
@@ -106,9 +105,15 @@ class Models:
 
         return generate
 
-    def _reading_after(self, held: int) -> Callable[[], Any]:
-        cache, chunk = self._cache(held), torch.tensor([self.tokens[:CHUNK]])
-        return lambda: self.theirs(chunk, past_key_values=cache, logits_to_keep=1)
+    def _extrapolated(self) -> float:
+        """Work out their time for 16,384 tokens: a part grows as the length, a part squared."""
+        short, long = SIZE, 3 * SIZE
+        took = []
+        for length in (short, long):
+            tokens = torch.tensor([(self.tokens * 2)[:length]])
+            took.append(seconds(partial(self.theirs, tokens, logits_to_keep=1)) / length)
+        slope = (took[1] - took[0]) / (long - short)
+        return LENGTH * (took[0] + slope * (LENGTH - short))
 
     def _cache(self, length: int) -> Any:
         """Make a cache as it is after ``length`` tokens; which numbers it holds changes no time."""
