@@ -139,6 +139,7 @@ def test_gradient_through_a_memory_that_holds_all_is_that_of_full_attention():
     assert float(jnp.abs(key - want["layers"][0]["k"]).max()) > 1e-2, "nothing was cut"
 
 
+@pytest.mark.thorough
 def test_reading_in_pieces_equals_reading_at_once():
     memory = at.MemoryConfig(at.LRA("sum", at.InitialScore(0.0)), 9, 4, chunk=4)
     functions = attendre_jax.ModelFunctions(LLAMA, memory, "prefix")

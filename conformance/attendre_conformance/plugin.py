@@ -7,6 +7,7 @@ it does nothing at all until a test of this package is collected.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import shutil
 import tempfile
@@ -42,11 +43,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--attendre-rows",
-        type=_at_least_one,
+        type=_rows,
         default=None,
         metavar="N",
-        help="streams that run side by side as rows of one batch: the more, the fewer batches, "
-        "each with a memory and sizes of its own (default: 8 where steps are compiled, else 4)",
+        help="streams that run side by side as rows of one batch, at most 8: the more, the fewer "
+        "batches, each with a memory and sizes of its own (default: 8 where steps are compiled, "
+        "else 4)",
     )
     group.addoption(
         "--attendre-profile",
@@ -70,6 +72,10 @@ def pytest_configure(config: pytest.Config) -> None:
     _share_compiled_code(config)
     options.examples = config.getoption("--attendre-examples")
     compiled = config.getoption("--attendre-backend") in options.COMPILED_STREAMS
+    if compiled and _is_asked_for(config):
+        # Tracing makes millions of objects that stay: looking for cycles among them takes a tenth
+        # of the time.
+        gc.set_threshold(100_000, 50, 100)
     usual = options.COMPILED_ROWS if compiled else options.ROWS
     options.rows = config.getoption("--attendre-rows") or usual
     options.shrink = not config.getoption("--attendre-no-shrink")
@@ -127,6 +133,14 @@ def _at_least_one(text: str) -> int:
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
     return int(text)
+
+
+def _rows(text: str) -> int:
+    """Read how many streams make a batch; more than 8 are too much for one example."""
+    number = _at_least_one(text)
+    if number > options.COMPILED_ROWS:
+        raise argparse.ArgumentTypeError(f"{text} is more than {options.COMPILED_ROWS}")
+    return number
 
 
 def _is_asked_for(config: pytest.Config) -> bool:

@@ -45,6 +45,7 @@ def test_a_sample_favours_no_place() -> None:
     assert np.all(np.abs(counts - 600) < 110), counts
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["torch", "jax", "array_api_strict"])
 @pytest.mark.parametrize("policy", [FirstOnly(), RandomSample(seed=5)], ids=repr)
 def test_libraries_agree(policy: at.Policy, library: str) -> None:

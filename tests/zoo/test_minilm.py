@@ -76,6 +76,7 @@ def test_states_and_embeddings_of_sentences_equal_transformers(
     assert near > 0.5 > far
 
 
+@pytest.mark.thorough("numpy")
 @pytest.mark.parametrize("library", ["numpy", "torch"], indirect=True)
 def test_a_memory_that_holds_everything_changes_nothing(
     library, folder, tokens_of, difference, tolerance

@@ -123,6 +123,7 @@ def test_narrow_numbers_survive(tiny_folder, library, kind, tmp_path):
         loaded(tiny_folder, "waiting", library).restore(tmp_path / "state")
 
 
+@pytest.mark.thorough("jax")
 def test_the_outputs_of_an_encoder_are_saved_too(made_up, library, tmp_path):
     config = {
         "model_type": "t5", "vocab_size": 60, "d_model": 16, "d_kv": 8, "d_ff": 24,

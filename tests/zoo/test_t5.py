@@ -91,6 +91,7 @@ MEMORIES = {
 }
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize(
     ("library", "memory"),
     [(lib, memory) for memory in MEMORIES for lib in ("numpy", "torch")] + [("jax", "N=48")],
