@@ -78,7 +78,7 @@ def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     SPEC, row 16 and laws.
     """
     name, layer, text = data.draw(
-        layer_and_text(layers_for(backend), documents=2),
+        layer_and_text(layers_for(backend), reshaped=True, documents=2),
         label="layer, text",
     )
     wide = STREAM.seq + 2

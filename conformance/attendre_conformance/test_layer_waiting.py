@@ -98,7 +98,7 @@ def test_drain_equals_flush(backend: Any, data: st.DataObject) -> None:
     name, length = data.draw(
         mixtures(backend, names, (2, 3, 1, 5, 20)), label="layer, drained at a time"
     )
-    _, layer, text = data.draw(layer_and_text([name]), label="layer, text")
+    _, layer, text = data.draw(layer_and_text([name], reshaped=True), label="layer, text")
     runner = LayerRunner(backend, layer)
     state = runner.init(text, STREAM.seq)
     for chunk in text.chunks(STREAM.seq):
