@@ -41,7 +41,15 @@ def test_a_table_that_was_changed_by_hand_is_noticed(writing, page):
     assert writing.written(changed) == page
 
 
-@pytest.mark.parametrize("name", ["triviaqa-smollm2", "perplexity-smollm2", "embedding-minilm"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "triviaqa-smollm2",
+        "perplexity-smollm2",
+        "perplexity-smollm2-wikitext",
+        "embedding-minilm",
+    ],
+)
 def test_the_commands_of_the_page_make_the_tables(page, name):
     """The commands above a table measure exactly its systems and sizes, at the same settings."""
     header, records = read_results(RESULTS / f"{name}.jsonl")
