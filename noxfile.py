@@ -228,7 +228,7 @@ def conformance_long(session: nox.Session, backend: str) -> None:
 @nox.session(python=["3.12", "3.13"], default=False)
 def matrix(session: nox.Session) -> None:
     """Run tests and conformance on other Python versions, without torch."""
-    session.install(*EXTRAS["jax"], *CONFORMANCE, "-e", ".")
+    session.install(*EXTRAS["jax"], *CONFORMANCE, *EXTRAS["eval"], *EXTRAS["zoo"], "-e", ".")
     session.run("pytest", "--quick", *WORKERS)
     for backend in ("numpy", "array_api_strict", "jax"):
         run_conformance(session, Path(session.bin), backend, examples=25, quick=backend == "jax")
@@ -238,7 +238,7 @@ def matrix(session: nox.Session) -> None:
 def minimum(session: nox.Session) -> None:
     """Run tests and conformance with the oldest versions that pyproject.toml allows."""
     lowest = [line.replace(">=", "==") for line in PROJECT["project"]["dependencies"]]
-    session.install(*lowest, *CONFORMANCE, "-e", ".")
+    session.install(*lowest, *CONFORMANCE, *EXTRAS["eval"], *EXTRAS["zoo"], "-e", ".")
     session.run("pytest", "--quick", *WORKERS)
     run_conformance(session, Path(session.bin), "numpy", examples=25)
 
