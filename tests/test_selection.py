@@ -84,3 +84,36 @@ def test_stated_recall_of_the_approximate_mode(passes, stated):
     outlier = smooth.copy()
     outlier[:, 0] = 20.0
     assert min(recall(smooth, 128, passes), recall(outlier, 128, passes)) >= stated
+
+
+#: Rows for which a guess of the threshold is right, wrong or useless, and rows full of ties.
+SPREADS = {
+    "normal": lambda rng, shape: rng.normal(size=shape),
+    "heavy tails": lambda rng, shape: rng.standard_cauchy(size=shape) ** 3,
+    "few values": lambda rng, shape: rng.integers(-2, 3, size=shape).astype(float),
+    "two heaps": lambda rng, shape: rng.normal(size=shape) + 1e4 * (np.arange(shape[-1]) > 99),
+    "flat at first": lambda rng, shape: rng.normal(size=shape) * (np.arange(shape[-1]) > 99),
+}
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("k", [1, 32, 255])
+def test_the_top_k_of_long_rows(library, k, compiled):
+    """Longer rows than the streams of the conformance suite have, and many queries."""
+
+    def select(x, allowed, order):
+        return ops.select_top_k(x, allowed, k, order)
+
+    run = library.compile(select) if compiled else select
+    rng = np.random.default_rng(k)
+    for kind, draw in SPREADS.items():
+        x = draw(rng, (2, 3, 64, 256)).astype(np.float32)
+        allowed = rng.random((2, 1, 1, 256)) < 0.9
+        allowed[1, :, :, 3:] = False  # a row with fewer than k
+        order = rng.permutation(256).astype(np.int32)[None, None, None]
+        masked = np.where(allowed, x, -np.inf)
+        best = np.lexsort(np.broadcast_arrays(-order, -masked), axis=-1)[..., :k]
+        expected = np.zeros(x.shape, dtype=bool)
+        np.put_along_axis(expected, best, True, axis=-1)
+        found = library.to_numpy(run(*map(library.from_numpy, (x, allowed, order))))
+        assert (found == (expected & allowed)).all(), kind

@@ -18,6 +18,7 @@ from attendre_core.ops.selection import (
     lowest,
     select_top_k,
     top_k,
+    top_k_threshold,
 )
 from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
 from attendre_core.ops.softmax import masked_softmax
@@ -40,6 +41,7 @@ __all__ = [
     "surely_finite",
     "take_rows",
     "top_k",
+    "top_k_threshold",
     "when",
     "write_slots",
 ]

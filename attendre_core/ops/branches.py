@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from attendre_core.backend import Array, backend_of, kernel
 
@@ -24,8 +25,8 @@ def all_true(flags: Array) -> bool:
     return found.is_concrete(flags) and bool(found.xp.all(flags))
 
 
-def when(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
-    """Return ``compute()``, or ``otherwise()`` of the same shape when it is not needed.
+def when(needed: Array, compute: Callable[[], Any], otherwise: Callable[[], Any]) -> Any:
+    """Return ``compute()``, or ``otherwise()`` of the same shapes when it is not needed.
 
     Eager code looks, a backend with a branching kernel branches; compiled code without one
     computes, which is always right.

@@ -12,9 +12,19 @@ from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbe
 from attendre_core.ops.branches import all_true, when
 from attendre_core.ops.counting import count_true
 
-__all__ = ["approximate_top_k", "bounded", "kth_largest", "lowest", "select_top_k", "top_k"]
+__all__ = [
+    "approximate_top_k",
+    "bounded",
+    "kth_largest",
+    "lowest",
+    "select_top_k",
+    "top_k",
+    "top_k_threshold",
+]
 
 _INFINITY = float("inf")
+#: Above every order that an entry can have.
+_LAST = 2**31 - 1
 
 
 def bounded(x: Array, bound: float) -> Array:
@@ -151,22 +161,61 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     if k >= logits.shape[-1]:
         return xp.broadcast_to(allowed, logits.shape)
     masked = logits if all_true(allowed) else xp.where(allowed, logits, -_INFINITY)
-    threshold = kth_largest(masked, k)
     if backend_of(logits).is_concrete(logits):
-        chosen = masked >= threshold
+        chosen = masked >= kth_largest(masked, k)
         if not bool(xp.any(count_true(chosen, axis=-1) > k)):
             return chosen if masked is logits else chosen & allowed
-    above = masked > threshold
-    tied = (masked == threshold) & allowed
-    wanted = k - count_true(above, axis=-1, keepdims=True)
+    threshold, oldest = top_k_threshold(masked, k, order)
+    chosen = (masked > threshold) | ((masked == threshold) & (order >= oldest))
+    return chosen & allowed
+
+
+def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
+    """Return what decides who is among the k largest of a row: two numbers, (..., 1).
+
+    Parameters
+    ----------
+    masked
+        Real floating, (..., n), -inf for what may not be chosen.
+    order
+        int32, broadcastable to ``masked``, all different within a row.
+
+    Returns
+    -------
+    threshold
+        Whatever is larger belongs to them.
+    oldest
+        int32: so does what is equal and has at least this order.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, order = np.asarray([[1.0, 2.0, 2.0]]), np.asarray([[0, 1, 2]], dtype=np.int32)
+    >>> [number.item() for number in top_k_threshold(x, 1, order)]
+    [2.0, 2]
+    """
+    fast = kernel("top_k_threshold", masked)
+    if fast is not None:
+        result: tuple[Array, Array] = fast(masked, k, order)
+        return result
+    return threshold_by_rank(masked, k, order)
+
+
+def threshold_by_rank(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
+    """Do what `top_k_threshold` does, whatever the values: by the k-th value and its ties."""
+    xp = namespace_of(masked)
+    threshold = kth_largest(masked, k)
+    tied = masked == threshold
+    wanted = k - count_true(masked > threshold, axis=-1, keepdims=True)
     surplus = count_true(tied, axis=-1, keepdims=True) > wanted
+    all_fit = xp.full_like(wanted, -_LAST)
 
-    def newest() -> Array:
-        """Of the tied entries take as many as fit, the newest ones."""
+    def oldest_that_fits() -> Array:
         recency = _recency(order)
-        return above | (tied & (recency < _tie_cut(tied, wanted, recency)))
+        fits = tied & (recency < _tie_cut(tied, wanted, recency))
+        return xp.min(xp.where(fits, order, _LAST), axis=-1, keepdims=True)
 
-    return when(xp.any(surplus), newest, lambda: above | tied)
+    return threshold, when(xp.any(surplus), oldest_that_fits, lambda: all_fit)
 
 
 def _recency(order: Array) -> Array:

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendre_core import Backend
-from attendre_jax import kernels, retrieval
+from attendre_jax import kernels, retrieval, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -41,6 +41,7 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
             "take_rows": kernels.take_rows,
+            "top_k_threshold": thresholds.top_k_threshold,
         },
         transforms=transforms(),
         capabilities=frozenset(capabilities),

@@ -6,6 +6,7 @@ Each returns what the generic op returns, the same indices on ties included.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -35,6 +36,7 @@ def choose(which: Array, branches: Sequence[Callable[[], Array]]) -> Array:
     return lax.switch(which, list(branches))
 
 
+@partial(jax.jit, static_argnames="count")  # or every eager call would compile its loops anew
 def lowest(primary: Array | None, order: Array, count: int) -> Array:
     """Sort by two keys at once and keep the first."""
     index = lax.broadcasted_iota(jnp.int32, order.shape, order.ndim - 1)
@@ -92,6 +94,7 @@ def _kth_smallest(x: Array, k: Array) -> Array:
     return lax.while_loop(unsettled, halve, (low, high))[0]
 
 
+@partial(jax.jit, static_argnames="k")
 def kth_largest(x: Array, k: int) -> Array:
     """Find the k-th largest value, (..., 1), by bisection on the bits of the numbers.
 
