@@ -77,7 +77,7 @@ def mix(weights: Array, value: Array) -> Array:
     return xp.reshape(flat, (batch, heads, group, count, value.shape[3]))
 
 
-def attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
+def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
     """Softmax attention over everything allowed; zeros where nothing is.
 
     Parameters
@@ -87,7 +87,7 @@ def attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
     key, value
         (batch, kv_heads, slots, dim).
     allowed
-        Boolean, broadcastable to (batch, kv_heads, group, queries, slots).
+        Boolean, broadcastable to (batch, kv_heads, group, queries, slots); None = everything.
 
     Returns
     -------
@@ -105,5 +105,8 @@ def attention(query: Array, key: Array, value: Array, allowed: Array) -> Array:
     fast = kernel("attention", query)
     if fast is not None:
         return fast(query, key, value, allowed)
-    weights = masked_softmax(logits_of(query, key), allowed)
+    logits = logits_of(query, key)
+    if allowed is None:
+        allowed = namespace_of(logits).ones_like(logits[..., :1, :]) > 0
+    weights = masked_softmax(logits, allowed)
     return mix(weights, value)

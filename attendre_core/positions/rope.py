@@ -80,11 +80,20 @@ class RoPE(Encoding):
         position
             Numbers that broadcast to ``x`` without its last axis.
         """
-        found = backend_of(x)
-        xp = found.xp
-        angles = xp.asarray(self.frequencies(x.shape[-1]), dtype=x.dtype, device=found.device_of(x))
-        angle = xp.astype(position, x.dtype)[..., None] * angles
-        return rotated(x, xp.cos(angle), xp.sin(angle), interleaved=self.interleaved)
+        xp = backend_of(x).xp
+        return self.turned(x, *self.angles(xp.astype(position, x.dtype), x.shape[-1]))
+
+    def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
+        """Return cosine and sine of the angles of a position, (..., pairs of features)."""
+        found = backend_of(position)
+        xp, device = found.xp, found.device_of(position)
+        each = xp.asarray(self.frequencies(head_dim), dtype=position.dtype, device=device)
+        angle = position[..., None] * each
+        return xp.cos(angle), xp.sin(angle)
+
+    def turned(self, x: Array, cosine: Array, sine: Array) -> Array:
+        """Rotate features by what `angles` returned."""
+        return rotated(x, cosine, sine, interleaved=self.interleaved)
 
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
         """Rotate queries and keys by their positions."""

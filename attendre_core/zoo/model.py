@@ -19,6 +19,7 @@ from attendre_core.zoo.architecture import Architecture, Cross, EncoderDecoder, 
 from attendre_core.zoo.full import full_pass
 from attendre_core.zoo.generation import Ending, OnToken, continue_by_beams, continue_rows
 from attendre_core.zoo.growing import GrowingReader
+from attendre_core.zoo.prepared import PreparedWriter, can_prepare
 from attendre_core.zoo.reading import Reader
 from attendre_core.zoo.rows import last_rows, padded, rows_of
 from attendre_core.zoo.sampling import Sampling
@@ -408,10 +409,12 @@ class Model:
         inside = self.memory is not None and self.memory.decode == "inside"
         stack = reader.stack(int(np.max(lengths)) + room)
         layers, states = stack.decoding(states, None if inside else room)
-        writer = Writer(
+        given = (
             self.architecture, reader.part, reader.params, self.params,
             ModelStack(layers.layers, self.library), states, reader.blocks, lengths,
         )  # fmt: skip
+        prepare = not inside and can_prepare(self.library, layers.layers, states)
+        writer = (PreparedWriter if prepare else Writer)(*given)
         return writer, writer.logits(hidden)
 
 

@@ -29,9 +29,12 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
 
 def linear(params: Params, name: str, x: Array) -> Array:
     """Multiply by the weight ``name``, (out, in), and add its bias if there is one."""
+    weight, bias = params[name], params.get(f"{name}_bias")
+    fast = kernel("linear", x)
+    if fast is not None:
+        return fast(x, weight, bias)
     xp = backend_of(x).xp
-    y = xp.matmul(x, xp.matrix_transpose(params[name]))
-    bias = params.get(f"{name}_bias")
+    y = xp.matmul(x, xp.matrix_transpose(weight))
     return y if bias is None else y + bias
 
 
@@ -40,6 +43,9 @@ def rms_norm(weight: Array, x: Array, eps: float, *, centred: bool = False) -> A
 
     A ``centred`` weight is stored minus one and applied before rounding, as in Gemma.
     """
+    fast = None if centred else kernel("rms_norm", x)
+    if fast is not None:
+        return fast(weight, x, eps)
     xp = backend_of(x).xp
     wide = _wide(x)
     wide = wide / xp.sqrt(xp.mean(wide * wide, axis=-1, keepdims=True) + eps)

@@ -21,7 +21,15 @@ from attendre_core.positions.window import Window
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architecture import Cross, Params, Part
 
-__all__ = ["ModelBlock", "ModelStack", "blocks_of", "compiled", "full_stack", "memory_stack"]
+__all__ = [
+    "ModelBlock",
+    "ModelStack",
+    "blocks_of",
+    "compiled",
+    "full_stack",
+    "memory_stack",
+    "runs_eagerly",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +108,18 @@ def compiled(
     library: str, function: Callable[..., Any], donate: bool = False
 ) -> Callable[..., Any]:
     """Compile a function of arrays where the library starts fast enough for that to pay."""
-    found: Backend = backend(library)
-    # PyTorch compiles on request only: eager code starts at once and runs nearly as fast.
-    if "compile" not in found.capabilities or found.name == "torch":
+    if runs_eagerly(library):
         return function
-    return found.compile(function, donate=(0,) if donate else ())
+    return backend(library).compile(function, donate=(0,) if donate else ())
+
+
+def runs_eagerly(library: str) -> bool:
+    """Whether models run operation by operation, on arrays that may be written to in place.
+
+    PyTorch compiles on request only: eager code starts at once and runs nearly as fast.
+    """
+    found: Backend = backend(library)
+    return "compile" not in found.capabilities or found.name == "torch"
 
 
 @lru_cache(maxsize=256)

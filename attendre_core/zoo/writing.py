@@ -70,11 +70,15 @@ class Writer:
         """Take row ``index[i]`` as row i."""
         rows = self.backend.from_numpy(np.asarray(index, dtype=np.int32))
         self.states = self.stack.reorder(self.states, rows)
-        inputs = self._inputs[np.asarray(index)]
+        self.reorder_inputs(np.asarray(index), rows)
+        self._own = True
+
+    def reorder_inputs(self, index: Any, rows: Array) -> None:
+        """Take row ``index[i]`` of all that is not in the states as row i."""
+        inputs = self._inputs[index]
         if not np.array_equal(inputs, self._inputs):
             self.blocks = tuple(self._reordered(block, rows) for block in self.blocks)
-        self._inputs, self.position = inputs, self.position[np.asarray(index)]
-        self._own = True
+        self._inputs, self.position = inputs, self.position[index]
 
     def _reordered(self, block: ModelBlock, rows: Array) -> ModelBlock:
         if block.cross is None:

@@ -23,6 +23,7 @@ __all__ = [
     "kth_largest",
     "lowest",
     "masked_softmax",
+    "rms_norm",
     "running_count",
     "surely_finite",
     "write_slots",
@@ -229,13 +230,22 @@ def write_slots(
     return after
 
 
-def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+def rms_norm(weight: Tensor, x: Tensor, eps: float) -> Tensor:
+    """Divide by the root mean square in one call; half precision is rounded before the weight."""
+    if x.dtype in (torch.float16, torch.bfloat16):
+        return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps) * weight
+    return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
     batch, heads, group, count, dim = query.shape
     slots = key.shape[2]
-    everything = _readable(allowed) and _all(allowed)
+    everything = allowed is None or (_readable(allowed) and _all(allowed))
     mask = None
-    if not everything and allowed.shape[2] == 1 and allowed.shape[3] == 1:
+    if allowed is None:
+        pass
+    elif not everything and allowed.shape[2] == 1 and allowed.shape[3] == 1:
         mask = allowed[:, :, 0]
     elif not everything:
         # Added to the logits: to turn flags into that for each head of a group takes longer.
@@ -251,7 +261,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Ten
         scale=1.0,
     )
     output = flat.reshape(batch, heads, group, count, value.shape[3])
-    if everything:
+    if allowed is None or everything:
         return output
     some = _some(allowed)
     if _readable(some) and _all(some):
