@@ -139,6 +139,7 @@ def run(arguments: argparse.Namespace) -> None:
     from attendre_core.evaluation.sweep.running import does_not_fit
 
     benchmark, chunk, top_k = benchmark_of(arguments)
+    _check_controls(arguments, benchmark)
     sizes = arguments.kv or [2 * chunk, 4 * chunk]
     controls = () if arguments.no_controls else benchmark.controls
     cells = cells_of(arguments.policies, controls, sizes, arguments.q)
@@ -156,6 +157,7 @@ def run(arguments: argparse.Namespace) -> None:
         )
     identity = identity_of(model, Path(arguments.model).name, benchmark, chunk, top_k)
     with ResultStore(folder / "results.jsonl", identity) as store:
+        _check_baseline(baseline, [*store.policies, *(cell.policy for cell in cells)])
         _measure(arguments, model, benchmark, items, cells, store, chunk, top_k)
     found = report(folder, benchmark.metrics, baseline)
     if arguments.json:
@@ -187,6 +189,28 @@ def _measure(
                   batch=arguments.batch, on_items=shown)  # fmt: skip
     finally:
         bar.close()
+
+
+def _check_controls(arguments: argparse.Namespace, benchmark: Benchmark) -> None:
+    """Refuse a control that would measure something else than its name says."""
+    from attendre_core.evaluation.systems import CONTROLS
+
+    for name in arguments.policies:
+        if name in CONTROLS and name not in benchmark.controls:
+            raise ConfigError(
+                f"eval {arguments.task}: the control {name!r} means nothing to this task; those "
+                f"that do are {', '.join(benchmark.controls)}. Leave it out."
+            )
+
+
+def _check_baseline(baseline: str, policies: list[str]) -> None:
+    """Refuse a baseline that will be missing, before hours are spent on the rest."""
+    if baseline not in policies:
+        raise ConfigError(
+            f"eval: the baseline {baseline!r} was not measured and is not asked for; there are "
+            f"{', '.join(dict.fromkeys(policies))}. Choose one of them with --baseline, or name it "
+            "in --policies."
+        )
 
 
 def _check_cells(cells: list[Cell], chunk: int, top_k: int | None) -> None:

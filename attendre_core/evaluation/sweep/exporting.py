@@ -51,12 +51,19 @@ def report(folder: Path, metrics: tuple[Metric, ...], baseline: str) -> Report:
     if baseline in {record.cell.policy for record in helped}:
         texts["table_where_reading_helps.md"] = markdown(summarise(helped, metrics, baseline))
     files = [path]
-    for name, text in texts.items():
-        (folder / name).write_text(text, encoding="utf-8")
-        files.append(folder / name)
-    files += draw_all(folder, f"{header['task']}, {header['model']}", summary, records)
-    if importlib.util.find_spec("pyarrow") is not None:
-        files.append(_parquet(folder / "results.parquet", records))
+    try:
+        for name, text in texts.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            files.append(folder / name)
+        files += draw_all(folder, f"{header['task']}, {header['model']}", summary, records)
+        if importlib.util.find_spec("pyarrow") is not None:
+            files.append(_parquet(folder / "results.parquet", records))
+    except OSError as error:
+        raise StateError(
+            f"eval: tables and pictures cannot be written to {folder} ({error}). All results are "
+            f"in {path}: once there is room, the same command writes the rest and measures nothing "
+            "again."
+        ) from error
     return Report(summary, files)
 
 

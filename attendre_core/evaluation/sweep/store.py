@@ -59,7 +59,13 @@ class ResultStore:
         self.path = path
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self._done: dict[Cell, set[str]] = {}
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
+        except OSError as error:
+            raise StateError(
+                f"eval: {path} cannot be written ({error.strerror}). Give another folder with "
+                "--out."
+            ) from error
         try:
             self._lock()
             self._open()
@@ -82,6 +88,11 @@ class ResultStore:
         """Return the names of the items that are there."""
         return set(self._done.get(cell, ()))
 
+    @property
+    def policies(self) -> list[str]:
+        """The policies that have results."""
+        return list(dict.fromkeys(cell.policy for cell in self._done))
+
     def append(self, cell: Cell, scores: Scores) -> None:
         """Write items of a cell; they are on disk when this returns."""
         lines = [
@@ -95,9 +106,15 @@ class ResultStore:
 
     def _write(self, lines: Iterable[str]) -> None:
         text = "".join(line + "\n" for line in lines).encode()
-        while text:
-            text = text[os.write(self._file, text) :]
-        os.fsync(self._file)
+        try:
+            while text:
+                text = text[os.write(self._file, text) :]
+            os.fsync(self._file)
+        except OSError as error:
+            raise StateError(
+                f"eval: {self.path} cannot be written any more ({error.strerror}). What was "
+                "written before is kept: make room, and the same command goes on there."
+            ) from error
 
     def _lock(self) -> None:
         """Refuse a file that another process writes; the lock ends with the process."""

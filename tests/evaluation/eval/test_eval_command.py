@@ -109,6 +109,7 @@ def test_a_kill_repeats_and_loses_nothing(tmp_path):
         (["--policies", "MT+c=0"], "has no initial"),
         (["--kv", "16", "--q", "16"], "expected N < M"),
         (["--baseline", "AS"], "baseline 'AS' was not measured"),
+        (["--policies", "MT", "--baseline", "LFA"], "is not asked for; there are MT, LFA-0+c=0."),
         (["--model", "nowhere"], "nowhere"),
         (["--chunk", "8"], "holds results of something else: chunk 16, now 8"),
         (["--seed", "5"], "seed 0, now 5"),
@@ -123,6 +124,71 @@ def test_errors_say_what_to_do(tmp_path, capsys, more, message):
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert error.startswith("attendre: error: ")
     assert message in error
+
+
+def test_a_missing_baseline_is_found_before_anything_is_measured(tmp_path, capsys):
+    grid = [*GRID, "--no-controls", "--out", str(tmp_path)]
+    assert main([*grid, "--baseline", "AS"]) == 2
+    assert "name it in --policies" in capsys.readouterr().err
+    assert lines_of(tmp_path / "results.jsonl") == 1, "only the head"
+    # One that an earlier run measured will do.
+    assert main([*grid, "--policies", "AS"]) == 0
+    assert main([*grid, "--policies", "MT", "--baseline", "AS", "--limit", "1"]) == 0
+    capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("task", "control"), [("perplexity", "closed-book"), ("embedding", "closed-book")]
+)
+def test_a_control_that_means_nothing_is_refused(tmp_path, capsys, task, control):
+    """Without a question, closed book would be full attention under another name."""
+    text = tmp_path / "text.txt"
+    text.write_text("some words")
+    command = ["eval", task, "--model", "prefix-lm", "--data", str(text), "--policies", control]
+    assert main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert f"the control {control!r} means nothing to this task" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["results.jsonl", "table.md", "score.svg", "results.parquet"])
+def test_a_place_that_is_taken_is_no_traceback_and_loses_nothing(tmp_path, capsys, name):
+    if name.endswith("parquet"):
+        pytest.importorskip("pyarrow")
+    taken = tmp_path / name
+    taken.mkdir()
+    grid = [*GRID, "--no-controls", "--limit", "1", "--out", str(tmp_path)]
+    assert main(grid) == 2
+    error = capsys.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("attendre: error: eval: ")
+    assert "cannot be written" in error
+    before = b"" if name == "results.jsonl" else (tmp_path / "results.jsonl").read_bytes()
+    taken.rmdir()
+    assert main(grid) == 0
+    assert (tmp_path / "results.jsonl").read_bytes().startswith(before)
+    assert lines_of(tmp_path / "results.jsonl") == 3
+    capsys.readouterr()
+
+
+def test_a_full_disk_keeps_what_was_written(tmp_path, capsys):
+    """A limit on the size of files is what a full disk looks like."""
+    resource = pytest.importorskip("resource")
+    grid = [*GRID, "--no-controls", "--limit", "6", "--batch", "1", "--out", str(tmp_path)]
+    file = tmp_path / "results.jsonl"
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        assert main(grid) == 2
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, before)
+    assert "results.jsonl cannot be written any more" in capsys.readouterr().err
+    whole = file.read_bytes()[: file.read_bytes().rfind(b"\n") + 1]
+    assert whole.count(b"\n") > 1
+    assert main(grid) == 0
+    assert file.read_bytes().startswith(whole)
+    lines = file.read_text().splitlines()
+    assert len(lines) == len(set(lines)) == 1 + 2 * 6
+    capsys.readouterr()
 
 
 def test_data_is_asked_for(tmp_path, capsys):
