@@ -77,7 +77,7 @@ class Perplexity:
     metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("loss", "perplexity", higher=False, exponential=True),
     )
-    controls: ClassVar[tuple[str, ...]] = ("full", "first-M", "random", "pinned")
+    controls: ClassVar[tuple[str, ...]] = ("full", "no-memory", "first-M", "random", "pinned")
     whole: ClassVar[bool] = True
     pinned: ClassVar[int] = 48
     clamps: ClassVar[bool] = False
@@ -138,7 +138,9 @@ def stream_losses(
 ) -> tuple[NDArray[np.float64], dict[str, list[float]]]:
     """Return the loss of each token, (rows, length), and the diagnostics of each row."""
     length = len(rows[0])
-    memory = memory_of(model, system, length, pinned)
+    alone = system.reads == "last"
+    # Without a memory every chunk is read for itself: FIFO with room for one chunk.
+    memory = system.memory if alone else memory_of(model, system, length, pinned)
     chunk = memory.chunk
     presence = Presence([length] * len(rows), chunk)
     stream = WatchedModel(model, memory, presence).stream(len(rows))
@@ -151,7 +153,7 @@ def stream_losses(
         _note(model, hidden, wanted, losses)
     admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0).tolist()
     present = presence.shares.tolist()
-    kept = [float(memory_bytes(model, system, length))] * len(rows)
+    kept = [float(memory_bytes(model, system, chunk if alone else length))] * len(rows)
     return losses, {"admitted": admitted, "present": present, "bytes": kept}
 
 

@@ -87,7 +87,9 @@ class Synthetic:
                         "right": float(right),
                         "admitted": float(admitted),
                         "present": float(present),
-                        "bytes": float(memory_bytes(model, system, item.document.tokens.size)),
+                        "bytes": float(
+                            memory_bytes(model, system, system.tokens(item.document).size)
+                        ),
                     },
                 )
                 for item, right, admitted, present in zip(some, *outcome, strict=True)

@@ -105,6 +105,27 @@ def test_real_questions_become_prompts(decoder, data):
 # ---------------------------------------------------------------- perplexity
 
 
+def test_without_a_memory_every_chunk_of_a_stream_is_read_for_itself(decoder, text):
+    task = Perplexity(data=text, tokens=96, skip=8, piece=32)
+    row = list(WORDS.encode()[:96])
+    alone = system("no-memory", 64, chunk=32)
+    found = dict(scores(task, decoder, alone))
+    losses = np.zeros(96)
+    for start in (0, 32, 64):
+        logits = np.asarray(decoder.logits(row[start : start + 32])[0], dtype=np.float64)
+        known = min(32, 95 - start)
+        following = row[start + 1 : start + 1 + known]
+        losses[start + 1 : start + 1 + known] = -log_softmax(logits[:known])[
+            np.arange(known), following
+        ]
+    for start in (1, 33, 65):
+        want = losses[start : start + 32].mean()
+        assert found[f"0:{start}"]["loss"] == pytest.approx(want, abs=1e-4)
+    full = dict(scores(task, decoder, system("full", 64, chunk=32)))
+    assert found["0:65"]["loss"] != pytest.approx(full["0:65"]["loss"], abs=1e-3)
+    assert found["0:1"]["bytes"] * 3 == full["0:1"]["bytes"]
+
+
 def test_a_stream_is_predicted_as_a_whole_text_is(decoder, text):
     task = Perplexity(data=text, tokens=200, streams=2, skip=8, piece=64)
     rows = [WORDS.encode()[:200], WORDS.encode()[200:400]]
@@ -205,3 +226,13 @@ def test_the_synthetic_tasks_are_those_of_the_demo():
 def test_other_models_cannot_do_the_synthetic_tasks(decoder):
     with pytest.raises(ConfigError, match="has 256 tokens, the task 80"):
         Synthetic().items(decoder)
+
+
+def test_a_control_is_charged_for_what_it_reads():
+    model, task = load_tiny("prefix-lm"), Synthetic(limit=2, seed=3)
+    each = 2 * 4 * 64 * 2  # keys and values, float32, width, layers
+    for name, tokens in (("no-memory", lambda d: 16), ("closed-book", lambda d: d.closed_book.size),
+                         ("full", lambda d: d.tokens.size)):  # fmt: skip
+        found = dict(scores(task, model, system(name, 16)))
+        for item in task.items(model):
+            assert found[item.name]["bytes"] == each * tokens(item.document), name
