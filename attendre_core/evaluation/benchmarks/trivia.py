@@ -52,7 +52,9 @@ class TriviaQA(ReadingBenchmark):
 
     def questions(self, model: Model) -> Iterator[Question]:
         """Return the questions in the order of the file."""
-        examples = read_triviaqa(self.data, self.evidence)
+        # Contexts of a chosen length are filled up with passages of any other question.
+        limit = self.limit if self.rule.tokens is None else None
+        examples = read_triviaqa(self.data, self.evidence, limit)
         for example in examples:
             context = context_of(model, example, examples, self.rule)
             if context is not None:

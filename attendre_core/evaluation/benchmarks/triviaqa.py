@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ _WHERE = "triviaqa"
 _SOURCES = (("EntityPages", "wikipedia"), ("SearchResults", "web"))
 
 
-def read_triviaqa(path: str | Path, evidence: str | Path | None = None) -> list[Example]:
+def read_triviaqa(
+    path: str | Path, evidence: str | Path | None = None, limit: int | None = None
+) -> list[Example]:
     """Read questions with their answers and evidence.
 
     Parameters
@@ -32,7 +35,10 @@ def read_triviaqa(path: str | Path, evidence: str | Path | None = None) -> list[
     evidence
         The folder that holds ``wikipedia/`` and ``web/``. By default it is looked for beside the
         official file and beside its folder. Documents that are not there are left out, and a
-        question that has none at all is an error.
+        question of whose documents none is there is an error. Questions that name no document
+        (some of the unfiltered ones) are left out.
+    limit
+        Questions at most; the evidence of the others, gigabytes of it, is not read.
 
     Returns
     -------
@@ -42,7 +48,8 @@ def read_triviaqa(path: str | Path, evidence: str | Path | None = None) -> list[
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
-    found = list(_from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence))
+    every = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
+    found = list(islice(every, limit))
     if not found:
         raise ConfigError(f"{_WHERE}: {file} has no questions, expected at least one.")
     seen: Counter[str] = Counter()
@@ -91,13 +98,17 @@ def _official(file: Path, evidence: str | Path | None) -> Iterator[Example]:
     for entry in entries:
         try:
             answer = entry["Answer"]
-            answers = tuple(dict.fromkeys([answer["Value"], *answer["Aliases"]]))
+            # The official evaluation takes answers that people gave, too.
+            more = answer.get("HumanAnswers", [])
+            answers = tuple(dict.fromkeys([answer["Value"], *answer["Aliases"], *more]))
             name, question = entry["QuestionId"], entry["Question"]
-        except (KeyError, TypeError) as error:
+        except (AttributeError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{_WHERE}: an entry of {file} has no {error}. Files without answers (the test "
                 "set) cannot be evaluated here."
             ) from error
+        if not any(entry.get(field) for field, _ in _SOURCES):
+            continue
         passages = tuple(_documents(entry, folder, answers))
         if not passages:
             raise ConfigError(

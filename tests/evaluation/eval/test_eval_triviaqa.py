@@ -7,6 +7,7 @@ import json
 import pytest
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.benchmarks import TriviaQA
 from attendre_core.evaluation.benchmarks.contexts import ContextRule, context_of
 from attendre_core.evaluation.benchmarks.examples import Example, Passage, as_written, split
 from attendre_core.evaluation.benchmarks.normalisation import (
@@ -93,6 +94,33 @@ def test_the_official_form(official):
     )  # fmt: skip
     assert second.name == "q1#2"
     assert read_triviaqa(official, official.parent.parent / "evidence") == [first, second]
+
+
+def test_answers_of_people_count_as_the_official_evaluation_counts_them(official):
+    data = json.loads(official.read_text())
+    data["Data"][0]["Answer"]["HumanAnswers"] = ["Paname"]
+    official.write_text(json.dumps(data))
+    first, second = read_triviaqa(official)
+    assert exact_match("paname", first.answers)
+    assert not exact_match("paname", second.answers)
+
+
+def test_a_question_that_names_no_document_is_left_out(official):
+    data = json.loads(official.read_text())
+    data["Data"].insert(0, entry(9, EntityPages=[], SearchResults=[]))
+    official.write_text(json.dumps(data))
+    assert [example.name for example in read_triviaqa(official)] == ["q1", "q1#2"]
+
+
+def test_evidence_beyond_the_limit_is_not_read(official, decoder):
+    """Behind the limit stands a question without evidence, which would be refused."""
+    data = json.loads(official.read_text())
+    data["Data"].insert(1, entry(2, EntityPages=[{"Filename": "gone.txt"}]))
+    official.write_text(json.dumps(data))
+    assert [example.name for example in read_triviaqa(official, limit=1)] == ["q1"]
+    assert len(TriviaQA(data=str(official), limit=1).items(decoder)) == 1
+    with pytest.raises(ConfigError, match="none of the documents of question q2"):
+        TriviaQA(data=str(official), limit=2).items(decoder)
 
 
 def test_evidence_outside_of_its_folder_is_not_read(official):
