@@ -118,14 +118,14 @@ def run(arguments: argparse.Namespace) -> None:
     grid = grid_of(arguments)
     file = None if arguments.records is None else Path(arguments.records).expanduser()
     tables = tables_of(measure_missing(file, grid.cells(), grid, "reading"))
-    drawn = _draw(tables[0], arguments.picture)
     if arguments.json:
-        print_json(as_json(grid, tables, drawn))
+        print_json(as_json(grid, tables, _draw(tables[0], arguments.picture)))
         return
     terminal = Terminal()
     for table in tables:
         print_table(table, grid, terminal)
-    print(drawn)
+    # Last, so that a picture that cannot be written costs nothing else.
+    print(_draw(tables[0], arguments.picture))
 
 
 def grid_of(arguments: argparse.Namespace) -> Grid:
@@ -143,6 +143,11 @@ def grid_of(arguments: argparse.Namespace) -> Grid:
         if file is not None and not Path(file).expanduser().parent.is_dir():
             raise ConfigError(
                 f"demo: there is no folder for the {option} {file}. Make it, or give another file "
+                f"with --{option}."
+            )
+        if file is not None and Path(file).expanduser().is_dir():
+            raise ConfigError(
+                f"demo: the {option} cannot be written to {file}, which is a folder. Give a file "
                 f"with --{option}."
             )
     return Grid(
@@ -198,13 +203,7 @@ def _cell_json(measured: Measured) -> dict[str, Any]:
 def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
     """Print right answers, what was let in and what was still there, and sentences."""
     from attendre_core.evaluation.reading import admission, sentences
-
-    def answers(m: Measured) -> str:
-        value, low, high = (round(100 * x) for x in m.accuracy)
-        return f"{value} ({low}-{high})"
-
-    def memory(m: Measured) -> str:
-        return f"{m.outcome.admitted.mean():.2f} {m.outcome.present.mean():.2f}"
+    from attendre_core.evaluation.tables import with_interval, with_shares
 
     wide = max(60, min(terminal.columns, 100))
     print(terminal.paint(table.title, "bold"))
@@ -212,12 +211,11 @@ def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
         f"right answers in %, 95 % intervals; {grid.documents} documents of 128 to 512 tokens, "
         f"chunks of {grid.chunk}, top {grid.top_k}, seed {grid.seed}\n"
     )
-    for systems in _columns(table, wide):
-        print("\n".join(table.lines(answers, systems, lambda text: terminal.paint(text, "green"))))
-        print()
+    for block in table.blocks(with_interval, wide, lambda text: terminal.paint(text, "green")):
+        print("\n".join(block) + "\n")
     print("share of new entries let in, share of a chunk's own entries there when it attends\n")
-    for systems in _columns(table, wide):
-        print("\n".join(table.lines(memory, systems)) + "\n")
+    for block in table.blocks(with_shares, wide):
+        print("\n".join(block) + "\n")
     found = sentences(table.measured, grid.chunk)
     more = admission(table.measured)
     for sentence in found if more is None else [*found, more]:
@@ -226,13 +224,6 @@ def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
         text = textwrap.fill(kept, wide, initial_indent="- ", subsequent_indent="  ")
         print(text.replace("\0", " "))
     print()
-
-
-def _columns(table: Table, wide: int) -> list[list[str]]:
-    """Split the columns so that a table fits."""
-    room = max((wide - 12) // 12, 1)
-    names = table.systems
-    return [names[i : i + room] for i in range(0, len(names), room)]
 
 
 def _draw(table: Table, path: str) -> str:

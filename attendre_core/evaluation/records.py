@@ -62,15 +62,21 @@ def from_record(record: dict[str, Any]) -> Measured:
 
 def write_records(path: Path, measured: Iterable[Measured], seed: int | None = None) -> None:
     """Append cells to a file, each as soon as it is there; ``seed`` as in `to_record`."""
-    with path.open("a+b") as old:
-        # A line that was cut off would spoil the one that comes after it.
-        old.seek(0)
-        whole = old.read().rfind(b"\n") + 1
-        old.truncate(whole)
-    with path.open("a", encoding="utf-8") as file:
-        for one in measured:
-            file.write(json.dumps(to_record(one, seed)) + "\n")
-            file.flush()
+    try:
+        with path.open("a+b") as old:
+            # A line that was cut off would spoil the one that comes after it.
+            old.seek(0)
+            whole = old.read().rfind(b"\n") + 1
+            old.truncate(whole)
+        with path.open("a", encoding="utf-8") as file:
+            for one in measured:
+                file.write(json.dumps(to_record(one, seed)) + "\n")
+                file.flush()
+    except OSError as error:
+        raise ConfigError(
+            f"write_records: {path} cannot be written ({error.strerror}). The cells that it holds "
+            "already are kept; make room, or give another file."
+        ) from error
 
 
 def read_records(path: Path, seed: int | None = None) -> list[Measured]:
@@ -78,12 +84,24 @@ def read_records(path: Path, seed: int | None = None) -> list[Measured]:
 
     A last line that was cut off, because writing was interrupted, is left out.
     """
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"read_records: {path} cannot be read ({error}). Give another file."
+        ) from error
     found = []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    for line in lines:
+    for number, line in enumerate(lines, 1):
         if not line.strip() or not line.endswith("\n"):
             continue
-        record = json.loads(line)
-        if seed is None or record.get("seed") == seed:
+        try:
+            record = json.loads(line)
+            own = seed is None or record.get("seed") == seed
+        except (AttributeError, ValueError) as error:
+            raise ConfigError(
+                f"read_records: line {number} of {path} is no measured cell ({error}). Expected a "
+                "line of JSON that write_records wrote; move the file away, or give another one."
+            ) from error
+        if own:
             found.append(from_record(record))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from attendre_core.evaluation.grid import Measured, Sigmas
 
-__all__ = ["Table", "tables_of"]
+__all__ = ["Table", "tables_of", "with_interval", "with_shares"]
 
 #: What has a table of its own: model, task, answers, and c (None if nothing depends on it).
 Heading = tuple[str, str, str, Sigmas | None]
@@ -46,6 +46,11 @@ class Table:
         """The rows: without waiting queries first, as in the paper."""
         found = {(m.cell.kv_size, m.cell.q_size) for m in self.measured if m.cell.kv_size}
         return sorted(found, key=lambda size: (size[1] > 0, size))
+
+    @property
+    def whole(self) -> list[Measured]:
+        """The controls that have no size, in their order."""
+        return [m for m in self.measured if not m.cell.kv_size]
 
     def at(self, system: str, kv_size: int, q_size: int) -> Measured | None:
         """Return a cell; None if it was not measured."""
@@ -88,6 +93,20 @@ class Table:
             lines.append((f"{kv:>5} {q:>4}  " + "  ".join(cells)).rstrip())
         return lines
 
+    def blocks(
+        self, write: Callable[[Measured], str], wide: int, mark: Callable[[str], str] = str
+    ) -> list[list[str]]:
+        """Return the table as blocks of lines, each with as many columns as ``wide`` has room for.
+
+        The controls that have no size stand in a last line. ``write`` and ``mark`` as in `lines`.
+        """
+        room, names = max((wide - 12) // 12, 1), self.systems
+        parts = [names[i : i + room] for i in range(0, len(names), room)]
+        found = [self.lines(write, part, mark) for part in parts]
+        if self.whole:
+            found.append([", ".join(f"{m.cell.system} {write(m)}" for m in self.whole)])
+        return found
+
 
 def tables_of(measured: Iterable[Measured]) -> list[Table]:
     """Sort outcomes into tables; what does not depend on c is in the tables of every c."""
@@ -101,3 +120,14 @@ def tables_of(measured: Iterable[Measured]) -> list[Table]:
             own = [m for m in every if m.cell.sigmas in (c, None)]
             tables.append(Table((*place, c), own))
     return tables
+
+
+def with_interval(measured: Measured) -> str:
+    """Return right answers in % and their interval."""
+    value, low, high = (round(100 * x) for x in measured.accuracy)
+    return f"{value} ({low}-{high})"
+
+
+def with_shares(measured: Measured) -> str:
+    """Return the share of new entries let in, and that of a chunk's own entries still there."""
+    return f"{measured.outcome.admitted.mean():.2f} {measured.outcome.present.mean():.2f}"

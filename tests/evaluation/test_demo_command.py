@@ -139,6 +139,38 @@ def test_a_picture_that_cannot_be_written(
     assert "cannot be written to taken" in capsys.readouterr().err
 
 
+def test_a_place_that_is_taken_is_found_before_anything_is_measured(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "taken").mkdir()
+
+    def never(*_: Any) -> None:
+        raise AssertionError("measured")
+
+    monkeypatch.setattr("attendre_core.evaluation.resuming.run_cells", never)
+    for option in ("picture", "records"):
+        assert main(["demo", "--documents", "1", f"--{option}", "taken"]) == 2
+        assert f"the {option} cannot be written to taken" in capsys.readouterr().err
+
+
+def test_records_that_are_none(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = elsewhere / "notes.jsonl"
+    for words in ("milk, eggs\n", "[1]\n"):
+        file.write_text(words)
+        few = ["demo", "--documents", "1", "--policies", "MT", "--records", str(file)]
+        assert main(few) == 2
+        assert f"line 1 of {file} is no measured cell" in capsys.readouterr().err
+        assert file.read_text() == words
+
+
+def test_controls_without_a_size_stand_under_the_table(small: Run) -> None:
+    (table,) = small.answer["tables"]
+    (cell,) = [cell for cell in table["cells"] if cell["policy"] == "closed-book"]
+    value, low, high = (round(100 * cell[name]) for name in ("accuracy", "low", "high"))
+    assert f"\nclosed-book {value} ({low}-{high})\n" in small.text
+    assert "\nclosed-book 1.00 1.00\n" in small.text
+
+
 def test_several_tables() -> None:
     few = ("--documents", "1", "--policies", "MT", "LRA-last", "--sigmas", "0", "paper")
     tables = run_json(*few, "--task", "past-only", "--model", "encoder-decoder")["tables"]
