@@ -5,8 +5,8 @@ cell as soon as it is there; run it again and it goes on where it stopped.
 
 First, on the documents of one seed, every policy of the paper at every c of a sweep, and the
 candidates for our own preset. Then, on the documents of other seeds, every policy at the c that
-was best for it in the first part, beside everything that has no c to choose. All figures of the
-second part come from documents that chose nothing.
+was best for it in the first part, and at the paper's, beside everything that has no c to choose.
+All figures of the second part come from documents that chose nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -38,6 +39,7 @@ __all__ = [
     "choosing_cells",
     "confirmed",
     "confirming_cells",
+    "papers_sigmas",
 ]
 
 #: The sweep of c.
@@ -73,9 +75,9 @@ def places() -> list[tuple[str, str, str]]:
     return list(product(MODELS, TASKS, ("repeat", "single")))
 
 
-def sizes(answers: str) -> tuple[tuple[int, int], ...]:
-    """Return the sizes for a kind of answers: without waiting only where answers recur."""
-    return WAITING + (AT_ONCE if answers == "repeat" else ())
+def papers_sigmas(model: str, name: str) -> float | Literal["paper"]:
+    """Return the c that the paper would use: ``"paper"`` where it names one, else 1."""
+    return "paper" if model == "prefix-lm" and name in PAPER_SIGMAS else 1.0
 
 
 def choosing_cells() -> list[Cell]:
@@ -85,14 +87,12 @@ def choosing_cells() -> list[Cell]:
         for name, size in product(CANDIDATES, WAITING):
             found.append(_cell(place, name, size, -1.0))
     for place in places():
-        for size in (size for size in sizes(place[2]) if size in CHOICE):
-            for name in ATTENTIVE + (BY_USE if size[1] else ()):
-                found += [_cell(place, name, size, sigmas) for sigmas in SWEEP]
-                if place[0] == "prefix-lm" and name in PAPER_SIGMAS:
-                    found.append(_cell(place, name, size, "paper"))
+        for name, size in product(ATTENTIVE + BY_USE, CHOICE):
+            every = dict.fromkeys((*SWEEP, papers_sigmas(place[0], name)))
+            found += [_cell(place, name, size, sigmas) for sigmas in every]
     for place in places():
-        for size in (size for size in sizes(place[2]) if size in CHOICE):
-            found += [_cell(place, name, size, None) for name in ("MT", "AS", "first-M")]
+        for name, size in product(("MT", "AS", "first-M"), CHOICE):
+            found.append(_cell(place, name, size, None))
     return found
 
 
@@ -113,7 +113,7 @@ def best_sigmas(chosen: Iterable[Measured]) -> dict[tuple[str, str, str, str, bo
 
 
 def confirming_cells(chosen: Iterable[Measured]) -> list[Cell]:
-    """List the cells of the second part, with the c that was best in the first."""
+    """List the cells of the second part, with the c that was best in the first, and the paper's."""
     best = best_sigmas(chosen)
     found = []
     for place in places():
@@ -122,12 +122,16 @@ def confirming_cells(chosen: Iterable[Measured]) -> list[Cell]:
         # Without an encoder it is MT.
         others = [name for name in OTHER_PRESETS if (name, place[0]) != _NO_CROSS]
         sized = [name for name in CONTROLS if name not in SIZELESS]
-        for size in sizes(place[2]):
+        for size in WAITING + AT_ONCE:
             for name in ("MT", "AS", *others, "attendre", *sized):
                 found.append(_cell(place, name, size, None))
             found.append(_cell(place, PLAIN, size, -1.0))
-            for name in ATTENTIVE + (BY_USE if size[1] else ()):
-                found.append(_cell(place, name, size, best[(*place, name, size[1] > 0)]))
+            for name in ATTENTIVE + BY_USE:
+                own = best[(*place, name, size[1] > 0)]
+                papers = papers_sigmas(place[0], name) if name in ATTENTIVE else own
+                found += [
+                    _cell(place, name, size, sigmas) for sigmas in dict.fromkeys((own, papers))
+                ]
     return found
 
 

@@ -7,16 +7,18 @@ from pathlib import Path
 
 from attendre_core.evaluation import study
 from attendre_core.evaluation.claims import Claim, claims
-from attendre_core.evaluation.grid import Measured
+from attendre_core.evaluation.grid import Cell, Measured
 from attendre_core.evaluation.intervals import Interval, difference
 from attendre_core.evaluation.reading import admission, best, sentences
 from attendre_core.evaluation.records import read_records
-from attendre_core.evaluation.systems import CONTROLS
-from attendre_core.evaluation.tables import Table, tables_of
+from attendre_core.evaluation.tables import Table, tables_of, with_interval, with_shares
 from attendre_core.evaluation.tiny.models import manifest
 from attendre_core.presets import OTHER_PRESETS, PAPER_PRESETS
 
 HERE = Path(__file__).parent
+MINUS = "\N{MINUS SIGN}"
+#: Characters of a line of the demo.
+WIDE = 100
 SIZED_CONTROLS = ("first-M", "random", "pinned")
 
 
@@ -34,17 +36,26 @@ class Study:
         self.chosen = read_records(folder / "choosing.jsonl", study.CHOOSING.seed)
         cells = study.confirming_cells(self.chosen)
         self.confirmed = study.confirmed(folder / "confirming.jsonl", cells)
-        best_c = study.best_sigmas(self.chosen)
-        at_best = [
-            m
-            for m in self.chosen
-            if m.cell.sigmas is None
-            or m.cell.sigmas == best_c.get((*m.cell[:4], m.cell.q_size > 0))
-        ]
-        self.choice_tables = _by_place(at_best)
-        self.tables = _by_place(self.confirmed)
-        self.paper_tables = _by_place([m for m in self.chosen if _has_papers_c(m)])
-        self.best_c = best_c
+        self.best_c = study.best_sigmas(self.chosen)
+        #: Of the first and of the second part, at the best c and at the paper's.
+        self.choice_tables = _by_place(filter(self._has_best_c, self.chosen))
+        self.tables = _by_place(filter(self._has_best_c, self.confirmed))
+        self.paper_choice_tables = _by_place(filter(_has_papers_c, self.chosen))
+        self.paper_tables = _by_place(filter(_has_papers_c, self.confirmed))
+        self._gaps: dict[tuple[Cell, Cell], Interval] = {}
+
+    def _has_best_c(self, m: Measured) -> bool:
+        """Whether a cell has the c that was chosen, or none to choose."""
+        if m.cell.sigmas is None or m.cell.system == study.PLAIN:
+            return True
+        return m.cell.sigmas == self.best_c.get((*m.cell[:4], m.cell.q_size > 0))
+
+    def gap(self, one: Measured, other: Measured) -> Interval:
+        """Return the difference of two confirmed cells, computed once."""
+        cells = (one.cell, other.cell)
+        if cells not in self._gaps:
+            self._gaps[cells] = difference(one.outcome.right, other.outcome.right)
+        return self._gaps[cells]
 
     @property
     def documents(self) -> int:
@@ -53,11 +64,8 @@ class Study:
 
 
 def _has_papers_c(m: Measured) -> bool:
-    """Whether a cell has the c that the paper would use: 1 unless it names another."""
-    if m.cell.sigmas in (None, "paper"):
-        return True
-    named = m.cell.model == "prefix-lm" and m.cell.system.startswith("LRA-")
-    return m.cell.sigmas == 1.0 and not named
+    """Whether a cell has the c that the paper would use, or none to choose."""
+    return m.cell.sigmas in (None, study.papers_sigmas(m.cell.model, m.cell.system))
 
 
 def _by_place(measured: Iterable[Measured]) -> dict[tuple[str, str, str], Table]:
@@ -74,12 +82,15 @@ def _by_place(measured: Iterable[Measured]) -> dict[tuple[str, str, str], Table]
 def demo(records: Path = HERE / "demo.jsonl") -> str:
     """Return what `attendre demo` shows, in short."""
     (table,) = tables_of(read_records(records))
-    systems = [name for name in table.systems if name not in CONTROLS]
-    lines = table.lines(_with_interval, systems)
+    right = "\n\n".join("\n".join(block) for block in table.blocks(with_interval, WIDE))
+    shares = "\n\n".join("\n".join(block) for block in table.blocks(with_shares, WIDE))
     said = sentences(table.measured, 16)
     more = admission(table.measured)
     return "\n".join([
-        "```text", *lines, "```", "", *(f"- {s}" for s in [*said, *([more] if more else [])]),
+        "```text", right, "```", "",
+        "The share of new entries let in, and the share of a chunk's own entries there when it",
+        "attends:", "", "```text", shares, "```", "",
+        *(f"- {s}" for s in [*said, *([more] if more else [])]),
     ])  # fmt: skip
 
 
@@ -123,24 +134,40 @@ def choice(found: Study) -> str:
     )
 
 
-def claim_table(found: Study) -> str:
+def best_c(found: Study) -> str:
+    """Return the c that was chosen for each policy."""
+    names = study.ATTENTIVE + study.BY_USE
+    rows = [
+        [f"{', '.join(place)}, {words}"]
+        + [f"{found.best_c[(*place, name, waits)]:g}".replace("-", MINUS) for name in names]
+        for place in found.tables
+        for waits, words in ((False, "N = 0"), (True, "N > 0"))
+    ]
+    return markdown(["", *names], rows)
+
+
+def claim_table(found: Study, answers: str) -> str:
     """Return the paper's claims, decided on documents that chose nothing."""
     return _claims(
         {
             place: claims(found.choice_tables[place], table, 16)
             for place, table in found.tables.items()
-            if place[2] == "repeat"
+            if place[2] == answers
         }
     )
 
 
-def paper_claim_table(found: Study) -> str:
-    """Return the same claims at the paper's c, on the documents of the choice."""
+def paper_claim_table(found: Study, answers: str) -> str:
+    """Return those claims that depend on c, at the paper's c, on the same documents."""
     return _claims(
         {
-            place: [c for c in claims(table, table, 16) if c.systems != ("AS", "MT")]
+            place: [
+                claim
+                for claim in claims(found.paper_choice_tables[place], table, 16)
+                if claim.systems[0] not in ("AS", "attendre")
+            ]
             for place, table in found.paper_tables.items()
-            if place[2] == "repeat"
+            if place[2] == answers
         }
     )
 
@@ -165,9 +192,9 @@ def _claims(of_places: dict[tuple[str, str, str], list[Claim]]) -> str:
 
 
 def papers_c(found: Study) -> str:
-    """Return best and paper's c side by side, on the documents of the choice."""
+    """Return best and paper's c side by side, on documents that chose nothing."""
     rows = []
-    for place, table in found.choice_tables.items():
+    for place, table in found.tables.items():
         for kv, q in [size for size in table.sizes if size in study.CHOICE]:
             row = [f"{', '.join(place)}", f"{kv}/{q}"]
             for name in ("MT", "AS", "first-M"):
@@ -242,11 +269,12 @@ def _pairs(found: Study, own: str, name: str, meeting: str) -> list[tuple[Measur
 def wins(found: Study, own: str = "attendre") -> str:
     """Return wins, ties and losses of our preset, and its lowest difference."""
     rows = []
-    for name in OPPONENTS:
-        row = [f"`{name}`"]
+    every = {"the paper's, together": PAPER_PRESETS, **{f"`{name}`": (name,) for name in OPPONENTS}}
+    for words, names in every.items():
+        row = [words]
         for meeting in MEETINGS:
-            pairs = _pairs(found, own, name, meeting)
-            gaps = [difference(a.outcome.right, b.outcome.right) for a, b in pairs]
+            pairs = [pair for name in names for pair in _pairs(found, own, name, meeting)]
+            gaps = [found.gap(ours, other) for ours, other in pairs]
             won = sum(gap.low > 0 for gap in gaps)
             lost = sum(gap.high < 0 for gap in gaps)
             low = f"{100 * min(gap.value for gap in gaps):+.0f}" if gaps else ""
@@ -261,7 +289,7 @@ def losses(found: Study, own: str = "attendre") -> str:
     for meeting in MEETINGS:
         for name in OPPONENTS:
             for ours, other in _pairs(found, own, name, meeting):
-                gap = difference(ours.outcome.right, other.outcome.right)
+                gap = found.gap(ours, other)
                 if gap.high < 0:
                     place = ", ".join(ours.cell[:3])
                     lines.append(
@@ -280,10 +308,10 @@ def all_cells(found: Study) -> str:
     for place, table in found.tables.items():
         parts.append(f"## {', '.join(place)}")
         whole = [(name, table.at(name, 0, 0)) for name in ("full", "no-memory", "closed-book")]
-        parts.append("; ".join(f"{name}: {_with_interval(m)} %" for name, m in whole if m) + ".")
+        parts.append("; ".join(f"{name}: {with_interval(m)} %" for name, m in whole if m) + ".")
         for names in groups:
             known = [name for name in names if name in table.systems]
-            for write in (_with_interval, _shares):
+            for write in (with_interval, with_shares):
                 parts.append(_sized(table, known, write))
     return "\n\n".join(parts)
 
@@ -294,17 +322,8 @@ def _sized(table: Table, names: Sequence[str], write: Callable[[Measured], str])
         cells = [table.at(name, kv, q) for name in names]
         if any(cells):
             rows.append([f"{kv}/{q}", *(write(m) if m else "" for m in cells)])
-    title = "M/N, right %" if write is _with_interval else "M/N, let in, own chunk there"
+    title = "M/N, right %" if write is with_interval else "M/N, let in, own chunk there"
     return markdown([title, *names], rows)
-
-
-def _with_interval(m: Measured) -> str:
-    value, low, high = (round(100 * x) for x in m.accuracy)
-    return f"{value} ({low}-{high})"
-
-
-def _shares(m: Measured) -> str:
-    return f"{m.outcome.admitted.mean():.2f} {m.outcome.present.mean():.2f}"
 
 
 def _percent(m: Measured | None) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
 
+from attendre_core.cli import build_parser
+from attendre_core.cli.demo import grid_of
 from attendre_core.evaluation import study
 from attendre_core.evaluation.grid import Grid, Measured, run_cells
 from attendre_core.evaluation.records import read_records
+from attendre_core.evaluation.systems import CONTROLS
+from attendre_core.evaluation.tables import tables_of, with_interval, with_shares
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
@@ -29,12 +34,41 @@ def writing() -> ModuleType:
     return module
 
 
-def test_pages_say_what_was_measured(writing: ModuleType) -> None:
-    known = writing.blocks()
+@pytest.fixture(scope="module")
+def known(writing: ModuleType) -> dict[str, Callable[[], str]]:
+    blocks: dict[str, Callable[[], str]] = writing.blocks()
+    return blocks
+
+
+def test_pages_say_what_was_measured(
+    writing: ModuleType, known: dict[str, Callable[[], str]]
+) -> None:
     for page in writing.PAGES:
         text = (writing.ROOT / page).read_text(encoding="utf-8")
         assert "<!-- begin " in text
         assert text == writing.written(text, known), f"{page}: run docs/results/write_tables.py"
+
+
+def test_no_block_of_the_study_is_forgotten(
+    writing: ModuleType, known: dict[str, Callable[[], str]]
+) -> None:
+    """All but the long list of what our preset loses without its visible chunk."""
+    texts = "".join((writing.ROOT / page).read_text(encoding="utf-8") for page in writing.PAGES)
+    shown = {match[2] for match in writing.BLOCK.finditer(texts)}
+    assert set(known) - shown == {"losses-plain"}
+
+
+def test_the_demo_in_the_docs_has_the_columns_and_lines_of_the_command() -> None:
+    """Controls and both shares included, in the order in which the command prints them."""
+    wanted = grid_of(build_parser().parse_args(["demo"])).cells()
+    assert [m.cell for m in read_records(RESULTS / "demo.jsonl", seed=0)] == wanted
+    (table,) = tables_of(read_records(RESULTS / "demo.jsonl"))
+    readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
+    for write in (with_interval, with_shares):
+        blocks = table.blocks(write, 100)
+        assert {*CONTROLS, "attendre"} <= {w for b in blocks for w in b[0].split()}
+        for block in blocks:
+            assert "\n".join(block) in readme
 
 
 def test_a_page_that_was_changed_by_hand_is_noticed(writing: ModuleType) -> None:

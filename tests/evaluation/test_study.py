@@ -56,13 +56,28 @@ def test_c_is_chosen_over_both_sizes() -> None:
 
 def test_what_is_confirmed_has_the_chosen_c_and_the_controls() -> None:
     cells = study.confirming_cells(everything_at_zero())
-    row = {
-        cell.system: cell.sigmas for cell in cells if cell[:3] == PLACE and cell[4:6] == (64, 32)
-    }
-    assert row["LFA-0"] == row["LRU"] == 0.0
-    assert {*PAPER_PRESETS, "attendre", "H2O", "TOVA", "first-M", "random", "pinned"} <= set(row)
-    whole = {cell.system for cell in cells if cell[:3] == PLACE and cell.kv_size == 0}
-    assert whole == {"full", "no-memory", "closed-book"}
+    for place in study.places():
+        for size in study.AT_ONCE + study.WAITING:
+            row: dict[str, list[object]] = {}
+            for cell in cells:
+                if cell[:3] == place and cell[4:6] == size:
+                    row.setdefault(cell.system, []).append(cell.sigmas)
+            named = {"prefix-lm": "paper", "encoder-decoder": 1.0}[place[0]]
+            assert row["LFA-0"] == [0.0, 1.0]
+            assert row["LRA-last"] == [0.0, named]
+            assert row["LRU"] == [0.0]
+            compared = {*PAPER_PRESETS, "attendre", "H2O", "TOVA", "first-M", "random", "pinned"}
+            assert compared <= set(row), (place, size)
+        whole = {cell.system for cell in cells if cell[:3] == place and cell.kv_size == 0}
+        assert whole == {"full", "no-memory", "closed-book"}
+
+
+def test_a_c_that_is_both_best_and_the_papers_is_measured_once() -> None:
+    chosen = [measured(cell, 1 + (cell.sigmas == 1.0)) for cell in study.choosing_cells()]
+    cells = study.confirming_cells(chosen)
+    assert len(set(cells)) == len(cells)
+    of_lfa = [cell.sigmas for cell in cells if cell[:6] == (*PLACE, "LFA-0", 32, 16)]
+    assert of_lfa == [1.0]
 
 
 def test_only_complete_seeds_count(tmp_path: Path) -> None:
