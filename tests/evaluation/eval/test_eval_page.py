@@ -11,7 +11,11 @@ import pytest
 
 from attendre_core.cli import build_parser
 from attendre_core.cli.eval_tasks import benchmark_of
-from attendre_core.evaluation.sweep import cells_of, read_results
+from attendre_core.evaluation.benchmarks import TriviaQA
+from attendre_core.evaluation.grid import SIZELESS
+from attendre_core.evaluation.intervals import Interval
+from attendre_core.evaluation.sweep import Cell, cells_of, read_results
+from attendre_core.evaluation.sweep.summary import paired, where_reading_helps
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 
@@ -81,3 +85,95 @@ def test_a_hundred_real_questions_stand_behind_every_row():
     assert header["template"] == "Question: {question}\n\nContext: {context}\n\nAnswer: "
     # Scores and names of questions, none of their texts.
     assert all(re.fullmatch(r"test_\d+", record.item) for record in records)
+
+
+# ---------------------------------------------------------------- what the page says in words
+
+FIRST, SEEN = "LRA-sum+softmax+c=0", "LRA-sum+softmax+c=0+visible"
+
+
+def gap(name, one, other, metric, *, helped=False):
+    """Return how much more of a metric one cell has than another, paired by item."""
+    _, records = read_results(RESULTS / f"{name}.jsonl")
+    if helped:
+        records = where_reading_helps(records, TriviaQA.metrics[0])
+    columns = [
+        {r.item: r.score[metric] for r in records if r.cell == cell} for cell in (one, other)
+    ]
+    assert all(columns), (one, other)
+    return paired(*columns)
+
+
+def more(name, one, other, metric, **options):
+    return gap(name, one, other, metric, **options).low > 0
+
+
+def alike(name, one, other, metric, **options):
+    return not gap(name, one, other, metric, **options).excludes_zero
+
+
+@pytest.mark.parametrize("helped", [False, True])
+def test_the_words_about_questions(helped):
+    def at(policy):
+        return Cell(policy, 0 if policy in SIZELESS else 256, 0)
+
+    def better(one, other):
+        return more("triviaqa-smollm2", at(one), at(other), "log_likelihood", helped=helped)
+
+    def same(one, other):
+        return alike("triviaqa-smollm2", at(one), at(other), "log_likelihood", helped=helped)
+
+    assert better("AS", "MT")
+    assert better(FIRST, "AS")
+    assert better(SEEN, FIRST)
+    assert better(SEEN, "pinned")
+    assert same("MT", "no-memory")
+    assert same("pinned", FIRST)
+    if helped:
+        assert same("first-M", "closed-book")
+        assert same("LFA-1e-3", SEEN)
+    else:
+        assert same("full", "closed-book")
+        assert all(better("LFA-1e-3", name) for name in ("MT", "AS", FIRST, "pinned", "random"))
+
+
+def test_the_words_about_streams():
+    alone = Cell("no-memory", 0, 0)
+
+    def at(policy, kv=256):
+        return Cell(policy, kv, 0)
+
+    book, wiki = "perplexity-smollm2", "perplexity-smollm2-wikitext"
+    assert more(book, at("MT"), alone, "loss")
+    assert more(wiki, alone, at("MT"), "loss")
+    refusing = ("LFA-1e-3", "LRA-sum+softmax+quota=0.5", "first-M", "random")
+    assert all(more(book, at(name), at("MT"), "loss") for name in refusing)
+    same = gap(book, at(SEEN), at("LRA-sum+softmax+quota=0.5+visible"), "loss")
+    assert same == Interval(0.0, 0.0, 0.0)
+    assert alike(book, at(SEEN), at("TOVA"), "loss")
+    assert alike(book, at(SEEN), at("H2O"), "loss")
+    assert more(book, at(FIRST), at(SEEN), "loss")
+    assert all(more(wiki, at("MT"), at(name), "loss") for name in ("AS", FIRST))
+    assert all(more(wiki, at(name), at("attendre-causal"), "loss") for name in ("AS", FIRST))
+    for name, preset in ((book, SEEN), (wiki, "attendre-causal")):
+        equal = gap(name, at(FIRST, 384), at(preset), "loss")
+        assert max(map(abs, equal)) < 1e-3
+
+
+def test_the_words_about_an_encoder():
+    def better(one, other, metric="cosine"):
+        return more("embedding-minilm", Cell(*one), Cell(*other), metric)
+
+    others = ("MT", "AS", "LFA-1e-3", "LFA-1e-3+c=0", "first-M", "random", "pinned")
+    for m in (64, 128):
+        assert better(("MT", m, 0), ("MT", m, m // 2))
+        assert better(("attendre", m, m // 2), ("attendre", m, 0))
+        assert better(("MT", m, 0), ("LFA-1e-3", m, 0))
+        for n in (0, m // 2):
+            ours = ("attendre", m, n)
+            assert all(better(ours, (name, m, n), "token_cosine") for name in others)
+            for name in ("AS", "pinned"):
+                if m == 128:
+                    assert better((name, m, n), ours)
+                else:
+                    assert alike("embedding-minilm", Cell(name, m, n), Cell(*ours), "cosine")
