@@ -149,7 +149,8 @@ def run(arguments: argparse.Namespace) -> None:
     model = _model(arguments)
     items = benchmark.items(model)
     notes = []
-    if does_not_fit(model, benchmark, items):
+    asked = any(cell.policy == "full" for cell in cells)
+    if asked and does_not_fit(model, benchmark, items):
         cells = [cell for cell in cells if cell.policy != "full"]
         notes.append(
             f"Full attention is left out: {benchmark.longest(items)} tokens are more than the "

@@ -197,3 +197,20 @@ def test_data_is_asked_for(tmp_path, capsys):
         assert "with --data" in capsys.readouterr().err
     assert main(["eval", "needle", "--model", "prefix-lm", "--out", str(tmp_path / "new")]) == 2
     assert "tokenizer" in capsys.readouterr().err
+
+
+def test_full_attention_that_does_not_fit_is_left_out_with_a_note(tmp_path, capsys, data):
+    """A real decoder with a context of 512 predicts 600 tokens; who did not ask is told nothing."""
+    command = [
+        "eval", "perplexity", "--model", str(data("models/stories260K/stories260K.bin")),
+        "--data", str(data("text/tinystories_10k.txt")), "--context-tokens", "600",
+        "--chunk", "64", "--kv", "128", "--policies", "MT", "--json",
+    ]  # fmt: skip
+    assert main([*command, "--out", str(tmp_path / "all")]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert "600 tokens are more than the 512" in answer["notes"][0]
+    found = {row["policy"]: row["loss"][0] for row in answer["rows"]}
+    assert set(found) == {"no-memory", "MT", "first-M", "random", "pinned"}
+    assert found["MT"] < found["no-memory"] < found["first-M"]
+    assert main([*command, "--no-controls", "--out", str(tmp_path / "few")]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == []
