@@ -90,6 +90,7 @@ def test_a_hundred_real_questions_stand_behind_every_row():
 # ---------------------------------------------------------------- what the page says in words
 
 FIRST, SEEN = "LRA-sum+softmax+c=0", "LRA-sum+softmax+c=0+visible"
+QUOTA = "LRA-sum+softmax+quota=0.5"
 
 
 def gap(name, one, other, metric, *, helped=False):
@@ -127,6 +128,9 @@ def test_the_words_about_questions(helped):
     assert better(FIRST, "AS")
     assert better(SEEN, FIRST)
     assert better(SEEN, "pinned")
+    assert better(QUOTA, FIRST)
+    assert better(QUOTA, "pinned")
+    assert same(QUOTA, SEEN)
     assert same("MT", "no-memory")
     assert same("pinned", FIRST)
     if helped:
@@ -146,9 +150,9 @@ def test_the_words_about_streams():
     book, wiki = "perplexity-smollm2", "perplexity-smollm2-wikitext"
     assert more(book, at("MT"), alone, "loss")
     assert more(wiki, alone, at("MT"), "loss")
-    refusing = ("LFA-1e-3", "LRA-sum+softmax+quota=0.5", "first-M", "random")
+    refusing = ("LFA-1e-3", QUOTA, "first-M", "random")
     assert all(more(book, at(name), at("MT"), "loss") for name in refusing)
-    same = gap(book, at(SEEN), at("LRA-sum+softmax+quota=0.5+visible"), "loss")
+    same = gap(book, at(SEEN), at(f"{QUOTA}+visible"), "loss")
     assert same == Interval(0.0, 0.0, 0.0)
     assert alike(book, at(SEEN), at("TOVA"), "loss")
     assert alike(book, at(SEEN), at("H2O"), "loss")
