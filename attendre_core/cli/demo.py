@@ -66,7 +66,8 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",
-        help="where the picture is written (attendre-demo.svg)",
+        help="where the picture is written; of several tables each has its own, with the table "
+        "in its name (attendre-demo.svg)",
     )  # fmt: skip
     parser.add_argument(
         "--records", metavar="FILE",
@@ -119,13 +120,13 @@ def run(arguments: argparse.Namespace) -> None:
     file = None if arguments.records is None else Path(arguments.records).expanduser()
     tables = tables_of(measure_missing(file, grid.cells(), grid, "reading"))
     if arguments.json:
-        print_json(as_json(grid, tables, _draw(tables[0], arguments.picture)))
+        print_json(as_json(grid, tables, _draw(tables, arguments.picture)))
         return
     terminal = Terminal()
     for table in tables:
         print_table(table, grid, terminal)
     # Last, so that a picture that cannot be written costs nothing else.
-    print(_draw(tables[0], arguments.picture))
+    print(_draw(tables, arguments.picture))
 
 
 def grid_of(arguments: argparse.Namespace) -> Grid:
@@ -226,23 +227,38 @@ def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
     print()
 
 
-def _draw(table: Table, path: str) -> str:
-    """Write the picture of a table; returns where it is, or why there is none."""
+def _draw(tables: Sequence[Table], path: str) -> str:
+    """Write a picture of each table; returns where they are, or why there is none."""
     from attendre_core.evaluation.picture import chart
 
-    panels = _panels(table)
-    if not panels:
+    written = []
+    for table in tables:
+        panels = _panels(table)
+        if not panels:
+            continue
+        file = Path(path) if len(tables) == 1 else _named(Path(path), table)
+        try:
+            file.expanduser().write_text(
+                chart(f"Right answers: {table.title}", panels), encoding="utf-8"
+            )
+        except OSError as error:
+            raise ConfigError(
+                f"demo: the picture cannot be written to {file} ({error.strerror}). Give another "
+                "file with --picture."
+            ) from error
+        written.append(str(file))
+    if not written:
         return "No picture: only controls without a memory were measured."
-    try:
-        Path(path).expanduser().write_text(
-            chart(f"Right answers: {table.title}", panels), encoding="utf-8"
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"demo: the picture cannot be written to {path} ({error.strerror}). Give another file "
-            "with --picture."
-        ) from error
-    return f"Picture: {path} (opens in any browser)"
+    if len(written) == 1:
+        return f"Picture: {written[0]} (opens in any browser)"
+    return f"Pictures, which open in any browser: {', '.join(written)}"
+
+
+def _named(path: Path, table: Table) -> Path:
+    """Return the file of one of several tables: the name says which."""
+    *place, c = table.heading
+    words = "-".join([path.stem, *place]) + ("" if c is None else f"-c-{c}")
+    return path.with_name(words + path.suffix)
 
 
 def _panels(table: Table) -> list[Panel]:

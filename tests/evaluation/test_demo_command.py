@@ -171,9 +171,18 @@ def test_controls_without_a_size_stand_under_the_table(small: Run) -> None:
     assert "\nclosed-book 1.00 1.00\n" in small.text
 
 
-def test_several_tables() -> None:
+def test_several_tables(elsewhere: Path) -> None:
     few = ("--documents", "1", "--policies", "MT", "LRA-last", "--sigmas", "0", "paper")
-    tables = run_json(*few, "--task", "past-only", "--model", "encoder-decoder")["tables"]
+    answer = run_json(*few, "--task", "past-only", "--model", "encoder-decoder")
+    tables = answer["tables"]
+    titles = {}
+    for c in ("0.0", "paper"):
+        name = f"attendre-demo-encoder-decoder-past-only-repeat-c-{c}.svg"
+        assert name in answer["picture"]
+        words = ElementTree.parse(elsewhere / name).getroot().itertext()
+        titles[c] = next(word for word in words if word.startswith("Right answers"))
+    assert titles["0.0"].endswith("c = 0")
+    assert titles["paper"].endswith("the paper's c")
     assert [(t["model"], t["task"], t["sigmas"]) for t in tables] == [
         ("encoder-decoder", "past-only", 0.0),
         ("encoder-decoder", "past-only", "paper"),
