@@ -301,48 +301,48 @@ class Attention:
     def _sum_before(self, weight: Array | None, heads: str, unseen: Array) -> Array | None:
         """Sum causal logits by one vector a head for all entries that no query precedes.
 
-        The others, those of the present chunk, need the matrix, but few columns of it. None
-        where they are many or may not be looked up now, or where logits are no plain product.
+        The others, those of the present chunk, are seen by the queries from some place on: a sum
+        of queries for each. None where they are many or may not be looked up now, or where logits
+        are no plain product.
         """
         xp, key = self._xp, self._key
         plain = self._bias is None and self._logits is None and self._same_document is None
         if not plain or not backend_of(self._key_position).is_concrete(self._key_position):
             return None
         never = xp.full_like(self.position, _LAST)
-        first = xp.min(xp.where(self.valid, self.position, never), axis=-1)
-        late = self._key_valid & (self._key_position > self.along_slots(first))
+        at = xp.where(self.valid, self.position, never)
+        late = self._key_valid & (self._key_position > self.along_slots(xp.min(at, axis=-1)))
         (which,) = xp.nonzero(xp.any(late, axis=tuple(range(late.ndim - 1))))
         if 2 * which.shape[0] > key.shape[2]:
             return None
-        factor = xp.astype(self.valid, self._query.dtype)
-        factor = factor if weight is None else factor * weight
-        query = self._weighted(factor)
-        scores = self._over_heads(xp.matmul(query, xp.matrix_transpose(key)), heads)
+        query = self._query
+        if weight is not None or not self._whole:
+            factor = xp.astype(self.valid, query.dtype)
+            factor = factor if weight is None else factor * weight
+            query = query * factor[:, None, None, :, None]
+        if heads == "sum":
+            query = xp.sum(query, axis=2, keepdims=True, dtype=query.dtype)
+        total = xp.sum(query, axis=3, dtype=query.dtype)
+        scores = self._over_heads(xp.matmul(total, xp.matrix_transpose(key)), heads)
         if which.shape[0]:
-
-            def taken(per_slot: Array) -> Array:
-                return xp.take(per_slot, which, axis=per_slot.ndim - 1)
-
-            part = Attention(
-                query=self._query,
-                key=xp.take(key, which, axis=2),
-                position=self.position,
-                valid=self.valid,
-                key_position=taken(self._key_position),
-                key_valid=taken(self._key_valid),
-                order=taken(self._order),
-                latest_before=self._latest_before,
-                causal=True,
-            )
-            amounts = part.logits
-            if weight is not None:
-                amounts = amounts * weight[:, None, None, :, None]
-            few = part.pool(amounts, queries="sum", heads=heads, unseen=taken(unseen))
+            few = self._over_heads(self._from_places(which, at, query), heads)
             index = xp.broadcast_to(which, few.shape)
-            (scores,) = write_slots(
-                [scores], index, [few], taken(late), axis=late.ndim - 1, donate=True
-            )
+            write = xp.take(late, which, axis=late.ndim - 1)
+            (scores,) = write_slots([scores], index, [few], write, axis=late.ndim - 1, donate=True)
         return xp.where(self.seen, scores, unseen)
+
+    def _from_places(self, which: Array, at: Array, query: Array) -> Array:
+        """Sum the logits of some slots over the queries at or behind each, (batch, G, R, slots).
+
+        ``at``, (batch, queries), says where the queries, (batch, G, R, queries, head_dim), stand.
+        """
+        xp = self._xp
+        place = xp.take(self._key_position, which, axis=self._key_position.ndim - 1)
+        place = place if self.per_head else place[:, None, :]  # (batch, 1 or G, slots)
+        behind = xp.astype(at[:, None, None, :] >= place[..., None], query.dtype)
+        summed = xp.matmul(behind[:, :, None, :, :], query)
+        key = xp.take(self._key, which, axis=2)[:, :, None, :, :]
+        return xp.sum(summed * key, axis=-1, dtype=key.dtype)
 
     def _summed(self, query: Array, heads: str, unseen: Array) -> Array:
         """Multiply one summed query a head, (batch, G, R, head_dim), with all keys."""

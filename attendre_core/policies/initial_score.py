@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError
@@ -56,34 +56,45 @@ class InitialScore:
     def score(self, stored: Stored, count: Array) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
         xp = namespace_of(stored.score)
+        if stored.whole:
+            number: Any = stored.score.shape[-1]
+            return self._among(stored.score, stored.score, stored.score, number)[..., 0]
         counted = stored.valid & ~stored.pinned
         number = count_true(counted, axis=-1, keepdims=True)
         some = number > 0
-
-        def among(x: Array, otherwise: float) -> Array:
-            """Leave out the entries that do not count, where there may be such."""
-            return x if stored.whole else xp.where(counted, x, otherwise)
-
-        def if_some(x: Array) -> Array:
-            return x if stored.whole else xp.where(some, x, xp.zeros_like(x))
-
         number = xp.astype(xp.where(some, number, xp.ones_like(number)), stored.score.dtype)
-        highest = if_some(xp.max(among(stored.score, -math.inf), axis=-1, keepdims=True))
-        lowest = if_some(xp.min(among(stored.score, math.inf), axis=-1, keepdims=True))
+        high = xp.where(counted | ~some, stored.score, -math.inf)
+        low = xp.where(counted | ~some, stored.score, math.inf)
+        start = self._among(stored.score, high, low, number, counted)
+        return xp.where(some, start, xp.zeros_like(start))[..., 0]
+
+    def _among(
+        self, score: Array, high: Array, low: Array, number: Any, counted: Array | None = None
+    ) -> Array:
+        """Work the score out, (..., 1), of those counted; None = all are.
+
+        ``high`` and ``low`` are the scores with what is not counted out of the way.
+        """
+        xp = namespace_of(score)
+
+        def among(x: Array) -> Array:
+            return x if counted is None else xp.where(counted, x, xp.zeros_like(x))
+
+        highest = xp.max(high, axis=-1, keepdims=True)
+        lowest = xp.min(low, axis=-1, keepdims=True)
         # Measured from the highest score: equal scores give exactly zero deviation.
-        below = among(stored.score - highest, 0.0)
+        below = among(score - highest)
         mean = _sum(below) / number
         start = highest + mean
         if self.sigmas:
-            spread = among((below - mean) ** 2, 0.0)
-            sigma = xp.sqrt(_sum(spread) / number)
+            sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / number)
             start = highest + (mean - self.sigmas * sigma)
-        largest = xp.maximum(highest, -lowest)
-        near = _SNAP_RANGE * (highest - lowest) + _SNAP_LARGEST * largest
-        close = counted & (xp.abs(stored.score - start) <= near)
-        same = xp.min(xp.where(close, stored.score, math.inf), axis=-1, keepdims=True)
-        start = xp.where(xp.any(close, axis=-1, keepdims=True), same, start)
-        return if_some(start)[..., 0]
+        near = _SNAP_RANGE * (highest - lowest) + _SNAP_LARGEST * xp.maximum(highest, -lowest)
+        close = xp.abs(score - start) <= near
+        if counted is not None:
+            close = close & counted
+        same = xp.min(xp.where(close, score, math.inf), axis=-1, keepdims=True)
+        return xp.where(same < math.inf, same, start)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, kernel
 from attendre_core.errors import ConfigError
 from attendre_core.positions.base import Encoded, Encoding, Pairing
 from attendre_core.positions.scaling import Scaling
@@ -105,8 +105,11 @@ class RoPE(Encoding):
 
 def rotated(x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> Array:
     """Rotate the first 2n features of ``x`` in pairs; cosine and sine are (..., n)."""
-    xp = backend_of(x).xp
     half = cosine.shape[-1]
+    fast = None if interleaved or 2 * half < x.shape[-1] else kernel("rotated_halves", x)
+    if fast is not None:
+        return fast(x, cosine, sine)
+    xp = backend_of(x).xp
     if interleaved:
         left, right = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
     else:

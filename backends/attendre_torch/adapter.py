@@ -41,6 +41,7 @@ def backend() -> Backend:
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
             "rms_norm": kernels.rms_norm,
+            "rotated_halves": kernels.rotated_halves,
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
             "surely_finite": kernels.surely_finite,

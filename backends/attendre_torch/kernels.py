@@ -24,6 +24,7 @@ __all__ = [
     "lowest",
     "masked_softmax",
     "rms_norm",
+    "rotated_halves",
     "running_count",
     "surely_finite",
     "write_slots",
@@ -235,6 +236,18 @@ def rms_norm(weight: Tensor, x: Tensor, eps: float) -> Tensor:
     if x.dtype in (torch.float16, torch.bfloat16):
         return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps) * weight
     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
+
+
+def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate feature i with feature i + n/2, into one tensor that is written once."""
+    half = cosine.shape[-1]
+    left, right = x[..., :half], x[..., half:]
+    if torch.compiler.is_compiling() or torch.is_grad_enabled():
+        return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
+    turned = torch.empty_like(x, memory_format=torch.contiguous_format)
+    torch.mul(left, cosine, out=turned[..., :half]).addcmul_(right, sine, value=-1)
+    torch.mul(right, cosine, out=turned[..., half:]).addcmul_(left, sine)
+    return turned
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
