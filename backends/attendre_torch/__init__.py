@@ -7,6 +7,7 @@ from attendre_torch.adapter import backend
 
 if TYPE_CHECKING:
     from attendre_torch.attention import AttendreAttention, AttentionOutput
+    from attendre_torch.compiling import compiled_step
     from attendre_torch.hugging_face import TransformersModel, from_transformers
     from attendre_torch.states import detach
     from attendre_torch.streaming import Streaming
@@ -17,6 +18,7 @@ __getattr__ = lazy_names(
     globals(),
     {
         "attendre_torch.attention": ("AttendreAttention", "AttentionOutput"),
+        "attendre_torch.compiling": ("compiled_step",),
         "attendre_torch.hugging_face": ("TransformersModel", "from_transformers"),
         "attendre_torch.states": ("detach",),
         "attendre_torch.streaming": ("Streaming",),
@@ -32,6 +34,7 @@ __all__ = [
     "TrainableModel",
     "TransformersModel",
     "backend",
+    "compiled_step",
     "detach",
     "from_transformers",
 ]

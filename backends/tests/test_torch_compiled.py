@@ -9,7 +9,7 @@ import attendre_core as at
 
 torch = pytest.importorskip("torch")
 
-from attendre_torch import AttendreAttention, Streaming  # noqa: E402
+from attendre_torch import AttendreAttention, Streaming, compiled_step  # noqa: E402
 
 B, S, C = 2, 4, 16
 OPTIONS = {
@@ -124,3 +124,27 @@ def test_a_stream_is_exported_with_its_state_inside():
         stream(parts[0])
         for x in parts[1:]:
             torch.testing.assert_close(program(x), stream(x))
+
+
+def test_compiled_steps_of_two_layers_are_two():
+    """They differ in nothing that a tensor shows: a program must not serve the other layer."""
+    chunk = [at.Chunk(*torch.randn(3, 1, 4, 2, 8).unbind(0)) for _ in range(6)]
+    layers = [
+        at.AttendreLayer(at.KeyValueMemory(6, policy)) for policy in (at.FIFO(), at.LRA("sum"))
+    ]
+    kept = []
+    with torch.no_grad():
+        for layer in layers:
+            step = compiled_step(layer, backend="aot_eager")
+            one, two = (layer.init(1, 2, 2, 8, xp=torch) for _ in range(2))
+            for each in chunk:
+                one, want = layer.step(one, each)
+                two, got = step(two, each)
+                torch.testing.assert_close(got.value, want.value)
+            assert two.kv.position.sort().values.tolist() == one.kv.position.sort().values.tolist()
+            kept.append(two.kv.position.sort().values.tolist())
+            # A chunk with another field is another program.
+            valid = torch.tensor([[True, True, False, False]])
+            _, out = step(two, chunk[0]._replace(valid=valid))
+            assert out.valid.tolist() == valid.tolist()
+    assert kept[0] != kept[1]
