@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import nox
@@ -73,20 +74,43 @@ def programs_of(environment: Path) -> Path:
 
 
 def shared(session: nox.Session, name: str) -> Path:
-    """Return the programs of a shared environment, made by the first session that asks.
+    """Return the programs of a shared environment, made when it is asked for first.
 
     It is made anew when pyproject.toml or what it holds changes.
     """
+    begin_shared(name)
+    if not _BEGUN[name].done():
+        session.log(f"waiting for the environment {name}")
+    try:
+        _BEGUN[name].result()
+    except subprocess.CalledProcessError as error:
+        session.error(f"the environment {name} could not be made: {error}")
+    return programs_of(ROOT / ".nox" / f"shared-{name}")
+
+
+#: Environments that are being made, or are there. Downloads take minutes and hardly a processor,
+#: so that sessions which need none of them can run meanwhile.
+_BEGUN: dict[str, Future[None]] = {}
+_MAKING = ThreadPoolExecutor(max_workers=1)
+
+
+def begin_shared(name: str) -> None:
+    """Begin to make a shared environment beside whatever runs now, if it is not there."""
+    if name not in _BEGUN:
+        _BEGUN[name] = _MAKING.submit(_make_shared, name)
+
+
+def _make_shared(name: str) -> None:
     folder = ROOT / ".nox" / f"shared-{name}"
     contents = json.dumps([sys.version, SHARED[name], PROJECT])
     programs, stamp = programs_of(folder), folder / "contents.json"
-    if not stamp.exists() or stamp.read_text() != contents:
-        session.run(sys.executable, "-m", "venv", "--clear", str(folder), external=True)
-        for step in [*SHARED[name], ["-e", str(ROOT)]]:
-            pip = (str(programs / "python"), "-m", "pip", "install", *INSTALL)
-            session.run(*pip, *step, external=True)
-        stamp.write_text(contents)
-    return programs
+    if stamp.exists() and stamp.read_text() == contents:
+        return
+    subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
+    for step in [*SHARED[name], ["-e", str(ROOT)]]:
+        pip = (str(programs / "python"), "-m", "pip", "install", *INSTALL)
+        subprocess.run([*pip, *step], check=True)
+    stamp.write_text(contents)
 
 
 def flags_for_xla(programs: Path) -> str:
@@ -127,6 +151,13 @@ def run_conformance(
     )
 
 
+@nox.session(venv_backend="none")
+def environments(session: nox.Session) -> None:
+    """Begin to make the environments that others share, beside the sessions that come next."""
+    for name in SHARED:
+        begin_shared(name)
+
+
 @nox.session
 def lint(session: nox.Session) -> None:
     """Check style and format; `nox -s lint -- --fix` repairs what can be repaired."""
@@ -145,6 +176,16 @@ def types(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+@EACH_BACKEND
+def conformance(session: nox.Session, backend: str) -> None:
+    """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
+    selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
+    chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
+    programs = shared(session, BACKENDS[backend])
+    run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
+
+
+@nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the tests of the core and of the adapters, with every array library installed."""
     programs = shared(session, "frameworks")
@@ -159,16 +200,6 @@ def tests_thorough(session: nox.Session) -> None:
     pytest = str(shared(session, "frameworks") / "pytest")
     environment = {"OMP_NUM_THREADS": "1"}
     session.run(pytest, *WORKERS, *session.posargs, env=environment, external=True)
-
-
-@nox.session(venv_backend="none")
-@EACH_BACKEND
-def conformance(session: nox.Session, backend: str) -> None:
-    """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
-    selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
-    chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
-    programs = shared(session, BACKENDS[backend])
-    run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
 
 
 @nox.session(venv_backend="none", default=False)

@@ -90,9 +90,9 @@ def _kth_largest(x: Array, k: int) -> Array:
     return np.partition(x, place, axis=-1)[..., place : place + 1]
 
 
-def _masked_softmax(logits: Array, allowed: Array) -> Array:
+def _masked_softmax(logits: Array, allowed: Array | None) -> Array:
     """Do what the generic op does, in one array."""
-    if allowed.all():
+    if allowed is None or allowed.all():
         weights = logits - np.max(logits, axis=-1, keepdims=True)
     else:
         weights = np.where(allowed, logits, np.asarray(-np.inf, dtype=logits.dtype))

@@ -102,32 +102,36 @@ def _attention_inputs(backend: Backend, size: int = 2048) -> tuple[Any, Any, Any
     return query, random_array(backend, 8, *shape), random_array(backend, 9, *shape)
 
 
-def _whole(backend: Backend, references: Any) -> Running:
-    """Return a step with K=M: eager in PyTorch, compiled in JAX."""
-    run = Running(backend, layer_of(2048, None))
+def _whole(backend: Backend, references: Any) -> dict[str, Running]:
+    """Return steps with K=M, by how they run: eager and compiled in PyTorch, jitted in JAX."""
+    layer = layer_of(2048, None)
     if backend.name == "jax":
-        run = run.compiled(references.compiled_step)
-    return run.filled()
+        return {"": Running(backend, layer).compiled(references.compiled_step).filled()}
+    compiled = Running(backend, layer).compiled(lambda _: references.compiled_layer(layer))
+    return {"eager ": Running(backend, layer).filled(), "compiled ": compiled.filled()}
 
 
 def step_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
     """Measure a whole step with K=M (rows 1, 3) and against the same written by hand (4)."""
     name = backend.name
-    whole = _whole(backend, references)
+    runs = _whole(backend, references)
     attend = partial(references.fused_attention, *_attention_inputs(backend))
     number, against = (3, "jitted dense attention") if name == "jax" else (1, "bare SDPA")
-    yield Figure(
-        number, f"{name}: layer step, M=2048, K=M ÷ {against}", Target("at most", 1.2),
-        ratio(whole, attend, repeats=repeats),
-    )  # fmt: skip
+    for how, whole in runs.items():
+        yield Figure(
+            number, f"{name}: {how}layer step, M=2048, K=M ÷ {against}", Target("at most", 1.2),
+            ratio(whole, attend, repeats=repeats),
+        )  # fmt: skip
     by_hand = references.HandWritten(2048, HEADS, DIM, CHUNK)
-    for chunk in whole.chunks:
+    every = next(iter(runs.values())).chunks
+    for chunk in every:
         by_hand(chunk)
-    chunks = cycle(whole.chunks)
-    yield Figure(
-        4, f"{name}: layer step, M=2048, K=M ÷ the same written by hand", Target("at most", 1.05),
-        ratio(whole, lambda: by_hand(next(chunks)), repeats=repeats),
-    )  # fmt: skip
+    chunks = cycle(every)
+    for how, whole in runs.items():
+        yield Figure(
+            4, f"{name}: {how}layer step, M=2048, K=M ÷ the same written by hand",
+            Target("at most", 1.05), ratio(whole, lambda: by_hand(next(chunks)), repeats=repeats),
+        )  # fmt: skip
 
 
 def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:

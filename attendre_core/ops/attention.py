@@ -105,8 +105,5 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
     fast = kernel("attention", query)
     if fast is not None:
         return fast(query, key, value, allowed)
-    logits = logits_of(query, key)
-    if allowed is None:
-        allowed = namespace_of(logits).ones_like(logits[..., :1, :]) > 0
-    weights = masked_softmax(logits, allowed)
+    weights = masked_softmax(logits_of(query, key), allowed)
     return mix(weights, value)

@@ -7,7 +7,7 @@ from attendre_core.backend import Array, kernel, namespace_of
 __all__ = ["masked_softmax"]
 
 
-def masked_softmax(logits: Array, allowed: Array) -> Array:
+def masked_softmax(logits: Array, allowed: Array | None) -> Array:
     """Softmax over the last axis, counting only the allowed entries.
 
     Parameters
@@ -16,7 +16,7 @@ def masked_softmax(logits: Array, allowed: Array) -> Array:
         Real floating, any shape. What stands where ``allowed`` is False never matters, NaN
         included.
     allowed
-        Boolean, broadcastable to ``logits``.
+        Boolean, broadcastable to ``logits``; None = everything.
 
     Returns
     -------
@@ -34,7 +34,7 @@ def masked_softmax(logits: Array, allowed: Array) -> Array:
     if fast is not None:
         return fast(logits, allowed)
     xp = namespace_of(logits, allowed)
-    masked = xp.where(allowed, logits, -float("inf"))
+    masked = logits if allowed is None else xp.where(allowed, logits, -float("inf"))
     top = xp.max(masked, axis=-1, keepdims=True)
     top = xp.where(top == -float("inf"), xp.zeros_like(top), top)
     raised = xp.exp(masked - top)

@@ -70,12 +70,12 @@ class PreparedWriter(Writer):
             if turn is None:
                 turn = turns[layer.encoding, layer.scale] = _Turn(layer, at, self.part.heads)
             query, key, value = block.project(x, at)
-            turned_query, turned_key = turn.turned(query, key)
+            near, turned_key, at_limit = turn.turned(query, key)
             layer.put(self._written, turned_key, key, value, self.position, active)
-            if layer.raw is None:
-                attended = layer.attend(turned_query)
+            if at_limit is None:
+                attended = layer.attend(near)
             else:
-                attended = layer.attend_clamped(turned_query, turn.at_limit(query), self.position)
+                attended = layer.attend_clamped(near, at_limit, self.position)
             x = block.finish(attended, x)
         self._written += 1
         self.position = self.position + active.astype(np.int32)
@@ -111,31 +111,35 @@ class _Turn:
         self.scale = self.scale * self._rope.temperature**2
         place = position - found.from_numpy(layer.origin[:, None])
         # Only queries are scaled: by their cosines and sines, which costs nothing.
-        factor = [[self.scale]] * heads + [[1.0]] * kv_heads
-        factors = xp.asarray(factor, dtype=self._dtype, device=found.device_of(position))
-        self._angles = self._of(place, factors)
-        if layer.raw is not None:
-            self._limit = self._of(xp.full_like(place, layer.limit), factors[:heads, :])
+        places = [(place, heads, self.scale), (place, kv_heads, 1.0)]
+        self._clamped = layer.raw is not None
+        if self._clamped:  # queries once more, turned as far as the clamp lets them be
+            places.append((xp.full_like(place, layer.limit), heads, self.scale))
+        angles = [self._of(*each) for each in places]
+        self._cosine, self._sine = (
+            xp.concat([pair[i] for pair in angles], axis=2) for i in range(2)
+        )
 
-    def _of(self, place: Array, factors: Array) -> tuple[Array, Array]:
-        """Return cosine and sine, (batch, 1, heads, pairs of features)."""
-        rope = cast(RoPE, self._rope)
-        cosine, sine = rope.angles(self._xp.astype(place, self._dtype), self._dim)
-        return cosine[:, :, None, :] * factors, sine[:, :, None, :] * factors
+    def _of(self, place: Array, heads: int, scale: float) -> list[Array]:
+        """Return cosine and sine, scaled, (batch, 1, heads, pairs of features)."""
+        xp, rope = self._xp, cast(RoPE, self._rope)
+        each = rope.angles(xp.astype(place, self._dtype), self._dim)
+        return [
+            xp.broadcast_to(a[:, :, None, :] * scale, (*a.shape[:2], heads, a.shape[2]))
+            for a in each
+        ]
 
-    def turned(self, query: Array, key: Array) -> tuple[Array, Array]:
-        """Turn queries and keys, and scale the queries."""
-        xp = self._xp
+    def turned(self, query: Array, key: Array) -> tuple[Array, Array, Array | None]:
+        """Turn queries and keys, and scale the queries; these also as far as the clamp allows."""
+        xp, heads = self._xp, self._heads
         query, key = (xp.astype(x, self._dtype, copy=False) for x in (query, key))
         if self._rope is None:
-            return query * self.scale, key
-        both = self._rope.turned(xp.concat([query, key], axis=2), *self._angles)
-        return both[:, :, : self._heads, :], both[:, :, self._heads :, :]
-
-    def at_limit(self, query: Array) -> Array:
-        """Turn queries as far as the clamp lets them be turned."""
-        rope = cast(RoPE, self._rope)
-        return rope.turned(self._xp.astype(query, self._dtype, copy=False), *self._limit)
+            return query * self.scale, key, None
+        parts = [query, key, query] if self._clamped else [query, key]
+        both = self._rope.turned(xp.concat(parts, axis=2), self._cosine, self._sine)
+        behind = heads + key.shape[2]
+        at_limit = both[:, :, behind:, :] if self._clamped else None
+        return both[:, :, :heads, :], both[:, :, heads:behind, :], at_limit
 
 
 @dataclass
@@ -205,12 +209,12 @@ class _Prepared:
         xp = found.xp
         held = slice(0, self.used)
         far = position[:, None] - self.position[:, held] >= self.limit
-        if not (far & self.valid[:, held]).any():
+        split = int(far[0].sum())
+        if split == 0 and not (far & self.valid[:, held]).any():
             return self.attend(query)
         key, raw = self.key[:, :, held, :], self.raw[:, :, held, :]  # type: ignore[index]
         near, beyond = self._rows(query), self._rows(at_limit)
-        split = int(far[0].sum())
-        if (far == (np.arange(self.used) < split)).all():  # entries are sorted by position
+        if far[:, :split].all() and not far[:, split:].any():  # entries are sorted by position
             parts = [
                 logits_of(beyond, raw[:, :, :split, :]),
                 logits_of(near, key[:, :, split:, :]),
@@ -219,10 +223,7 @@ class _Prepared:
         else:
             flags = found.from_numpy(far)[:, None, None, None, :]
             logits = xp.where(flags, logits_of(beyond, raw), logits_of(near, key))
-        allowed = self._allowed()
-        if allowed is None:
-            allowed = xp.ones_like(logits[:1, :1, :1, :, :]) > 0
-        output = mix(masked_softmax(logits, allowed), self.value[:, :, held, :])
+        output = mix(masked_softmax(logits, self._allowed()), self.value[:, :, held, :])
         return self._restored(query, output)
 
     def _allowed(self) -> Array | None:

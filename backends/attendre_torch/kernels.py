@@ -70,9 +70,9 @@ def _some(flags: Tensor) -> Tensor:
     return flags.view(torch.uint8).amax(-1, keepdim=True).view(torch.bool)
 
 
-def masked_softmax(logits: Tensor, allowed: Tensor) -> Tensor:
+def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
-    if _readable(allowed) and _all(allowed):
+    if allowed is None or (_readable(allowed) and _all(allowed)):
         return logits.softmax(-1)
     weights = torch.where(allowed, logits, torch.finfo(logits.dtype).min).softmax(-1)
     some = _some(allowed)

@@ -10,9 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attendre_torch.compiling import compiled_step as compiled_layer
+
 __all__ = [
     "HandWritten",
     "compiled",
+    "compiled_layer",
     "compiled_step",
     "dense_attention",
     "fused_attention",

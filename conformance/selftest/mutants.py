@@ -87,8 +87,8 @@ MUTANTS = (
     Mutant(
         "top-K ties: all entries equal to the K-th are taken",
         SELECTION,
-        "    return above | (tied &",
-        "    return above | tied | (tied &",
+        "fits = tied & (recency < _tie_cut(tied, wanted, recency))",
+        "fits = tied",
         "test_laws_retrieval.py::test_gather_is_threshold",
     ),
     Mutant(
@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         "sample instead of population sigma",
         INITIAL,
-        "sigma = xp.sqrt(_sum(spread) / number)",
-        "sigma = xp.sqrt(_sum(spread) / xp.maximum(number - 1, xp.ones_like(number)))",
+        "sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / number)",
+        "sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / (number - 1 + (number == 1)))",
         f"{ORACLE}[lfa]",
     ),
     Mutant(
@@ -137,8 +137,8 @@ MUTANTS = (
     Mutant(
         "no snap: rounding decides whether the newcomer ties",
         INITIAL,
-        "start = xp.where(xp.any(close, axis=-1, keepdims=True), same, start)",
-        "start = start + 0.0 * xp.sum(xp.where(close, same, start), axis=-1, keepdims=True)",
+        "return xp.where(same < math.inf, same, start)",
+        "return start",
         "test_laws_ties.py::test_two_stored_scores_tie_with_the_newcomer",
     ),
     Mutant(
@@ -313,6 +313,13 @@ MUTANTS = (
         "    rows = xp.reshape(query, (batch, count, heads // kv_heads, kv_heads, dim))\n"
         "    return xp.permute_dims(rows, (0, 3, 2, 1, 4))",
         "test_laws_chunks.py::test_large_memory_is_full_attention",
+    ),
+    Mutant(
+        "causal sums: an entry is not scored by the query at its own position",
+        ATTENTION,
+        "at[:, None, None, :] >= place[..., None]",
+        "at[:, None, None, :] > place[..., None]",
+        f"{ORACLE}[lra]",
     ),
     Mutant(
         "causal: a query does not see its own position",
