@@ -23,7 +23,8 @@ CONFORMANCE = EXTRAS["conformance"]
 #: Installed by exact version and before anything that depends on torch: a looser request may
 #: choose a build with gigabytes of GPU libraries.
 TORCH = "torch==2.13.0"
-WORKERS = ("-n", "2")
+#: A worker that has nothing left to do takes tests over from the other.
+WORKERS = ("-n", "2", "--dist", "worksteal")
 #: Bytecode is written by the first import: most modules of large packages are never imported.
 INSTALL = ("-q", "--no-compile")
 
@@ -175,41 +176,6 @@ def types(session: nox.Session) -> None:
     session.run("mypy", *session.posargs)
 
 
-@nox.session(venv_backend="none")
-@EACH_BACKEND
-def conformance(session: nox.Session, backend: str) -> None:
-    """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
-    selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
-    chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
-    programs = shared(session, BACKENDS[backend])
-    run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
-
-
-@nox.session(venv_backend="none")
-def tests(session: nox.Session) -> None:
-    """Run the tests of the core and of the adapters, with every array library installed."""
-    programs = shared(session, "frameworks")
-    environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(programs)}
-    pytest = (str(programs / "pytest"), "--quick")
-    session.run(*pytest, *WORKERS, *session.posargs, env=environment, external=True)
-
-
-@nox.session(name="tests-thorough", venv_backend="none", default=False)
-def tests_thorough(session: nox.Session) -> None:
-    """Run all tests, long ones too, with the optimisations of XLA on."""
-    pytest = str(shared(session, "frameworks") / "pytest")
-    environment = {"OMP_NUM_THREADS": "1"}
-    session.run(pytest, *WORKERS, *session.posargs, env=environment, external=True)
-
-
-@nox.session(venv_backend="none", default=False)
-def mutants(session: nox.Session) -> None:
-    """Break the core on purpose, many times; the suite must notice each one."""
-    python = shared(session, "plain") / "python"
-    script = "conformance/selftest/run_mutants.py"
-    session.run(str(python), script, *session.posargs, external=True)
-
-
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the documentation offline, warnings as errors, code cells executed."""
@@ -247,6 +213,41 @@ def wheel(session: nox.Session) -> None:
             *("pytest", "--pyargs", "attendre_conformance", *WORKERS),
             *("--attendre-backend", "numpy", "--attendre-examples", "25"),
         )
+
+
+@nox.session(venv_backend="none")
+@EACH_BACKEND
+def conformance(session: nox.Session, backend: str) -> None:
+    """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
+    selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
+    chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
+    programs = shared(session, BACKENDS[backend])
+    run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the tests of the core and of the adapters, with every array library installed."""
+    programs = shared(session, "frameworks")
+    environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(programs)}
+    pytest = (str(programs / "pytest"), "--quick")
+    session.run(*pytest, *WORKERS, *session.posargs, env=environment, external=True)
+
+
+@nox.session(name="tests-thorough", venv_backend="none", default=False)
+def tests_thorough(session: nox.Session) -> None:
+    """Run all tests, long ones too, with the optimisations of XLA on."""
+    pytest = str(shared(session, "frameworks") / "pytest")
+    environment = {"OMP_NUM_THREADS": "1"}
+    session.run(pytest, *WORKERS, *session.posargs, env=environment, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def mutants(session: nox.Session) -> None:
+    """Break the core on purpose, many times; the suite must notice each one."""
+    python = shared(session, "plain") / "python"
+    script = "conformance/selftest/run_mutants.py"
+    session.run(str(python), script, *session.posargs, external=True)
 
 
 @nox.session(name="conformance-long", venv_backend="none", default=False)

@@ -97,7 +97,7 @@ SPREADS = {
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-@pytest.mark.parametrize("k", [1, 32, 255])
+@pytest.mark.parametrize("k", [32, pytest.param(1, marks=pytest.mark.thorough), 255])
 def test_the_top_k_of_long_rows(library, k, compiled):
     """Longer rows than the streams of the conformance suite have, and many queries."""
 

@@ -49,7 +49,7 @@ def _parts_of_one(found: Backend, references: Any, quick: bool) -> list[Part]:
     selecting = (3,) if found.name == "jax" else (2,)
     both = (found, references, repeats)
     torch_only = [
-        ((7,), partial(streams.flat_rows, found, 65_536 if quick else 1_000_000)),
+        ((7,), partial(streams.flat_rows, found, 65_536 if quick else 1_000_000, repeats)),
         ((8, 9), partial(models.model_rows, quick)),
         ((10,), partial(streams.peer_rows, found, repeats)),
         ((11,), partial(streams.encoding_rows, found, references, length)),

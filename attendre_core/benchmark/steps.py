@@ -7,6 +7,7 @@ B=1, H=8, D=64, S=128, float32. The references are written in the library itself
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from functools import partial
 from itertools import cycle
 from typing import Any
@@ -22,6 +23,7 @@ from attendre_core.ops.attention import grouped, logits_of
 from attendre_core.ops.selection import approximate_top_k
 from attendre_core.policies import LFA, LRA, InitialScore
 from attendre_core.positions.none import NoPosition
+from attendre_core.tree import tree_map
 
 __all__ = ["gather_rows", "insertion_rows", "selecting_rows", "step_rows"]
 
@@ -65,6 +67,13 @@ class Running:
         for _ in range(self.layer.kv_memory.size // self.chunk.key.shape[1] + 2):
             self()
         return self
+
+    def copied(self) -> Running:
+        """Return the same at this moment, to be stepped on its own."""
+        other = copy(self)
+        found = self.backend
+        other.state = tree_map(lambda x: found.from_numpy(found.to_numpy(x)), self.state)
+        return other
 
     def __call__(self) -> Any:
         """Run one step."""

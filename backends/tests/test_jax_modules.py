@@ -116,6 +116,7 @@ def test_a_preset_brings_everything():
         attention(attention.init_state(B), jnp.ones((B, S, 3)))
 
 
+@pytest.mark.thorough
 def test_equinox_takes_the_pytree_as_it_is():
     equinox = pytest.importorskip("equinox")
     attention, x = made(), whole()

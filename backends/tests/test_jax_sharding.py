@@ -85,7 +85,9 @@ print("equal")
 """
 
 
-@pytest.mark.parametrize("name", ["tokens", "heads", "clamped"])
+@pytest.mark.parametrize(
+    "name", ["tokens", "heads", pytest.param("clamped", marks=pytest.mark.thorough)]
+)
 def test_a_sharded_step_gathers_no_memory(name):
     """Scores are summed over heads, outputs mixed over heads: nothing else crosses devices."""
     flags = os.environ.get("XLA_FLAGS", "") + " --xla_force_host_platform_device_count=4"

@@ -64,6 +64,7 @@ def test_two_graphs_for_any_number_of_steps(module):
 
 
 # PyTorch looks for a gradient at every tensor that enters compiled code, and warns of itself.
+@pytest.mark.thorough
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 def test_a_training_step_over_chunks_compiles():
     """Forward and backward over several chunks, through the memory."""
@@ -114,6 +115,7 @@ def test_a_step_is_exported_with_its_state_outside(module):
     assert torch.equal(one.kv.position, two.kv.position)
 
 
+@pytest.mark.thorough
 def test_a_stream_is_exported_with_its_state_inside():
     module, parts = made("waits"), chunks(4)
     with torch.no_grad():
