@@ -53,12 +53,10 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     heads, which a mesh of devices may share out, are left alone.
     """
     axis = masked.ndim - 2
-    queries = masked.shape[axis] if axis >= 0 else 1
-    block = max(1, _BLOCK // max(1, masked.size // max(queries, 1) * masked.dtype.itemsize))
-    while queries % block:
-        block -= 1
-    if jax.default_backend() != "cpu" or block >= queries:
+    block = _queries_at_a_time(masked)
+    if block == 0:
         return _of_block(masked, k, order)
+    queries = masked.shape[axis]
     shared = order.ndim <= max(axis, 0) or order.shape[axis - masked.ndim] == 1
 
     def one(i: Array, found: tuple[Array, Array]) -> tuple[Array, Array]:
@@ -73,6 +71,22 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     start = jnp.zeros(shape, masked.dtype), jnp.zeros(shape, jnp.int32)
     found: tuple[Array, Array] = lax.fori_loop(0, queries // block, one, start)
     return found
+
+
+def _queries_at_a_time(x: Array) -> int:
+    """Return how many queries a CPU holds in its cache; 0 = all there are, or not known.
+
+    Accelerators take all at once, and an exported program may leave lengths open.
+    """
+    if x.ndim < 2 or jax.default_backend() != "cpu" or not all(isinstance(n, int) for n in x.shape):
+        return 0
+    queries = x.shape[-2]
+    block = max(1, _BLOCK // max(1, x.size // max(queries, 1) * x.dtype.itemsize))
+    if block >= queries:
+        return 0
+    while queries % block:
+        block -= 1
+    return int(block)
 
 
 def _of_block(x: Array, k: int, order: Array) -> tuple[Array, Array]:
@@ -104,7 +118,7 @@ def _threshold(x: Array, *, k: int) -> Array:
 
     def narrow(found: _Range) -> _Range:
         passes, low, high, above_low = found
-        lower, upper = _next_two(low, high, spread * 2.0**passes)
+        lower, upper = _next_two(low, high, spread * jnp.exp2(passes.astype(x.dtype)))
         lower = jnp.where(passes == 0, first[0], lower)
         upper = jnp.where(passes == 0, first[1], upper)
         above_lower, above_upper = _count_above(x, lower, upper)

@@ -115,6 +115,7 @@ def test_public_names_are_pinned_and_documented():
         "TrainableModel",
         "TransformersModel",
         "backend",
+        "compiled_step",
         "detach",
         "from_transformers",
     ]
