@@ -36,7 +36,7 @@ SHARED = {
     "frameworks": [
         [TORCH],
         [*EXTRAS["jax"], *EXTRAS["flax"], *CONFORMANCE, *EXTRAS["eval"]],
-        [*EXTRAS["zoo"], *EXTRAS["parity"]],
+        [*EXTRAS["zoo"], *EXTRAS["parity"], *EXTRAS["compiled"]],
     ],
 }
 #: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.

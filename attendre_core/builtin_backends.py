@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from attendre_core import compiled
 from attendre_core.backend import Array, Backend
 
 __all__ = ["numpy_backend", "strict_backend"]
@@ -14,6 +15,7 @@ __all__ = ["numpy_backend", "strict_backend"]
 
 def numpy_backend() -> Backend:
     """Return the backend for `numpy.ndarray`."""
+    compiled_kernels = {"attend_top_k": compiled.attend_top_k} if compiled.installed() else {}
     return Backend(
         name="numpy",
         xp=np,
@@ -29,6 +31,7 @@ def numpy_backend() -> Backend:
             "gather_slots": _gather_slots,
             "exchange_slots": _exchange_slots,
             "surely_finite": _surely_finite,
+            **compiled_kernels,
         },
         capabilities=frozenset({"float64"}),
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, backend_of, namespace_of, numbers
+from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
 from attendre_core.memory.state import NO_QUERY
-from attendre_core.ops.attention import logits_of
+from attendre_core.ops.attention import attend_top_k, logits_of, mix
 from attendre_core.ops.counting import count_true
-from attendre_core.ops.selection import approximate_top_k, select_top_k
+from attendre_core.ops.selection import among_top_k, approximate_top_k, select_top_k
 from attendre_core.ops.slots import write_slots
 from attendre_core.ops.softmax import masked_softmax
 
@@ -68,6 +68,7 @@ class Attention:
         # ... and a sum of logits over queries is one product a head.
         self._separable = self._all_pairs and bias is None and logits is None
         self._used: Array | None = None
+        self._cut: tuple[Array, Array] | None = None  # what decides who is in the top K
         self._weights: Array | None = None
         self._allowed: Array | None = None
         self.position = position
@@ -150,11 +151,24 @@ class Attention:
         if self._used is None:
             if self._top_k is None or self._top_k >= self._key.shape[2]:
                 self._used = self.allowed
+            elif self._cut is not None:
+                chosen = among_top_k(self.logits, *self._cut, self.order)
+                self._used = chosen & self.allowed
             elif self._passes is None:
                 self._used = select_top_k(self.logits, self.allowed, self._top_k, self.order)
             else:
                 self._used = approximate_top_k(self.logits, self.allowed, self._top_k, self._passes)
         return self._used
+
+    def over_top_k(self, logits: Array, value: Array) -> Array:
+        """Attend to the top K of these logits, which are `logits` with their gradients."""
+        if self._top_k is None or kernel("attend_top_k", logits) is None:
+            return mix(masked_softmax(logits, self.used), value)
+        output, *cut = attend_top_k(
+            logits, value, self.attended, self._top_k, self.order, self._passes
+        )
+        self._cut = (cut[0], cut[1])
+        return output
 
     @property
     def seen(self) -> Array:

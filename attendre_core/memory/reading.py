@@ -143,7 +143,7 @@ def attend_dense(reading: Reading) -> Array:
 
 def attend_selected(reading: Reading) -> Array:
     """Attend to the top K, found by a threshold on the logits and never gathered."""
-    return mix(masked_softmax(_logits(reading), reading.view.used), reading.value)
+    return reading.view.over_top_k(_logits(reading), reading.value)
 
 
 def attend_gathered(reading: Reading, top_k: int) -> Array:

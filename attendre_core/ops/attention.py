@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.backend import Array, backend_of, kernel, namespace_of
+from attendre_core.ops.selection import among_top_k, bisected_threshold, top_k_threshold
 from attendre_core.ops.softmax import masked_softmax
 
-__all__ = ["attention", "grouped", "logits_of", "mix", "ungrouped"]
+_LAST = 2**31 - 1
+
+__all__ = ["attend_top_k", "attention", "grouped", "logits_of", "mix", "ungrouped"]
 
 
 def grouped(query: Array, kv_heads: int) -> Array:
@@ -107,3 +110,68 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
         return fast(query, key, value, allowed)
     weights = masked_softmax(logits_of(query, key), allowed)
     return mix(weights, value)
+
+
+def attend_top_k(
+    logits: Array,
+    value: Array,
+    allowed: Array,
+    k: int,
+    order: Array,
+    passes: int | None = None,
+) -> tuple[Array, Array, Array]:
+    """Softmax attention over the k largest allowed logits of every query; zeros without any.
+
+    Parameters
+    ----------
+    logits
+        (batch, kv_heads, group, queries, slots).
+    value
+        (batch, kv_heads, slots, value_dim).
+    allowed
+        Boolean, broadcastable to ``logits``.
+    k
+        How many, fewer than there are slots.
+    order
+        int32, broadcastable to ``logits``, all different within a row: of equals the higher one.
+    passes
+        None for exactly k, else as `approximate_top_k`.
+
+    Returns
+    -------
+    output
+        (batch, kv_heads, group, queries, value_dim).
+    threshold, oldest
+        (batch, kv_heads, group, queries, 1): what decides who is attended to, see
+        `top_k_threshold`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x, v = np.asarray([[[[[1.0, 2.0, 2.0]]]]]), np.asarray([[[[1.0], [3.0], [5.0]]]])
+    >>> yes, order = np.ones((1, 1, 1, 1, 3), dtype=bool), np.asarray([2, 1, 0], dtype=np.int32)
+    >>> [number.item() for number in attend_top_k(x, v, yes, 1, order)]
+    [3.0, 2.0, 1]
+    """
+    fast = kernel("attend_top_k", logits)
+    if fast is not None:
+        found: tuple[Array, Array, Array] | None = fast(logits, value, allowed, k, order, passes)
+        if found is not None:
+            return found
+    return attend_by_threshold(logits, value, allowed, k, order, passes)
+
+
+def attend_by_threshold(
+    logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None
+) -> tuple[Array, Array, Array]:
+    """Do what `attend_top_k` does, whatever the values."""
+    xp = namespace_of(logits, value, allowed, order)
+    ranked = backend_of(logits).stop_gradient(logits)
+    masked = xp.where(allowed, ranked, -float("inf"))
+    if passes is None:
+        threshold, oldest = top_k_threshold(masked, k, order)
+    else:
+        threshold = bisected_threshold(ranked, allowed, k, passes)
+        oldest = xp.full_like(threshold, -_LAST, dtype=xp.int32)
+    used = among_top_k(masked, threshold, oldest, order) & allowed
+    return mix(masked_softmax(logits, used), value), threshold, oldest

@@ -165,9 +165,12 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
         chosen = masked >= kth_largest(masked, k)
         if not bool(xp.any(count_true(chosen, axis=-1) > k)):
             return chosen if masked is logits else chosen & allowed
-    threshold, oldest = top_k_threshold(masked, k, order)
-    chosen = (masked > threshold) | ((masked == threshold) & (order >= oldest))
-    return chosen & allowed
+    return among_top_k(masked, *top_k_threshold(masked, k, order), order) & allowed
+
+
+def among_top_k(logits: Array, threshold: Array, oldest: Array, order: Array) -> Array:
+    """Mark what lies above a threshold, or on it and is not too old; see `top_k_threshold`."""
+    return (logits > threshold) | ((logits == threshold) & (order >= oldest))
 
 
 def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
@@ -261,6 +264,12 @@ def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Arr
     xp = namespace_of(logits, allowed)
     if k >= logits.shape[-1]:
         return xp.broadcast_to(allowed, logits.shape)
+    return allowed & (logits >= bisected_threshold(logits, allowed, k, passes))
+
+
+def bisected_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
+    """Return what `approximate_top_k` compares with, (..., 1)."""
+    xp = namespace_of(logits, allowed)
     masked = xp.where(allowed, logits, -_INFINITY)
     some = xp.any(allowed, axis=-1, keepdims=True)
     low = xp.min(xp.where(allowed, logits, _INFINITY), axis=-1, keepdims=True)
@@ -274,4 +283,4 @@ def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Arr
         enough = count_true(masked >= middle, axis=-1, keepdims=True) <= k
         high = xp.where(enough & ~few, middle, high)
         low = xp.where(enough | few, low, middle)
-    return allowed & (masked >= xp.where(few, low, high))
+    return xp.where(few, low, high)

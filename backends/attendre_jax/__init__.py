@@ -14,6 +14,7 @@ from attendre_jax.adapter import backend
 if TYPE_CHECKING:
     from attendre_jax.attention import AttendreAttention
     from attendre_jax.chunks import joined_chunks, split_chunks
+    from attendre_jax.foreign import machine_code
     from attendre_jax.models import ModelFunctions
     from attendre_jax.parameters import flat_parameters, nested_parameters, random_parameters
     from attendre_jax.retrieval import approx_max_k
@@ -25,6 +26,7 @@ _named = lazy_names(
     {
         "attendre_jax.attention": ("AttendreAttention",),
         "attendre_jax.chunks": ("joined_chunks", "split_chunks"),
+        "attendre_jax.foreign": ("machine_code",),
         "attendre_jax.models": ("ModelFunctions",),
         "attendre_jax.parameters": (
             "flat_parameters",
@@ -54,6 +56,7 @@ __all__ = [
     "compiled_step",
     "flat_parameters",
     "joined_chunks",
+    "machine_code",
     "nested_parameters",
     "random_parameters",
     "scan_chunks",

@@ -9,7 +9,7 @@ import array_api_compat.torch as xp
 import numpy as np
 import torch
 
-from attendre_core import Backend
+from attendre_core import Backend, compiled
 from attendre_torch import kernels
 from attendre_torch.transforms import transforms
 
@@ -46,10 +46,20 @@ def backend() -> Backend:
             "silu": torch.nn.functional.silu,
             "surely_finite": kernels.surely_finite,
             "write_slots": kernels.write_slots,
+            **_machine_code(),
         },
         transforms=transforms(),
         capabilities=frozenset({"compile", "grad", "float64", "bfloat16"}),
     )
+
+
+def _machine_code() -> dict[str, Callable[..., Any]]:
+    """Return the kernels that need a compiler, if it is installed."""
+    if not compiled.installed():
+        return {}
+    from attendre_torch import machine_code
+
+    return {"attend_top_k": machine_code.attend_top_k}
 
 
 def _to_numpy(tensor: torch.Tensor) -> Any:

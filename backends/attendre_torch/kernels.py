@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from attendre_torch.memory import numbers_of, readable
 
 __all__ = [
     "attention",
@@ -55,11 +56,6 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
     return torch.topk(key, count, dim=-1, largest=False, sorted=True).indices
 
 
-def _readable(tensor: Tensor) -> bool:
-    """Whether looking at values costs nothing: eager code on the CPU."""
-    return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
-
-
 def _all(flags: Tensor) -> bool:
     """Tell whether all flags are True, as bytes: many times faster than as flags."""
     return bool(flags.view(torch.uint8).amin()) if flags.numel() else True
@@ -72,11 +68,11 @@ def _some(flags: Tensor) -> Tensor:
 
 def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
-    if allowed is None or (_readable(allowed) and _all(allowed)):
+    if allowed is None or (readable(allowed) and _all(allowed)):
         return logits.softmax(-1)
     weights = torch.where(allowed, logits, torch.finfo(logits.dtype).min).softmax(-1)
     some = _some(allowed)
-    if _readable(some) and _all(some):
+    if readable(some) and _all(some):
         return weights
     return weights.masked_fill(~some, 0.0)
 
@@ -105,23 +101,13 @@ def running_count(flags: Tensor) -> Tensor:
     return torch.cumsum(flags, dim=-1).to(torch.int32)
 
 
-def _memory_of(x: Tensor) -> Any:
-    """Return the numbers of a tensor as NumPy sees them; None where there are none to be read."""
-    if not _readable(x) or x.dtype not in (torch.float32, torch.float64):
-        return None
-    try:
-        return x.detach().numpy()
-    except RuntimeError:  # inside torch.func a tensor may have no memory of its own
-        return None
-
-
 def kth_largest(x: Tensor, k: int) -> Tensor:
     """Return the k-th largest value, (..., 1).
 
     NumPy's selection takes half the time of PyTorch's, or less, and reads the same memory.
     """
     place = x.shape[-1] - k
-    numbers = _memory_of(x)
+    numbers = numbers_of(x)
     if numbers is not None:
         parted = np.partition(numbers, place, axis=-1)
         return torch.from_numpy(parted[..., place : place + 1].copy())
@@ -167,7 +153,7 @@ def exchange_slots(
     index = _aligned(index, arrays[0].shape[:axis])
     rows = _rows(index, arrays[0].shape[axis]) if any(x.ndim > axis + 1 for x in arrays) else None
     written = _aligned(write, arrays[0].shape[:axis])
-    whole = _readable(write) and _all(write)
+    whole = readable(write) and _all(write)
     after, back = [], []
     for array, entries in zip(arrays, new, strict=True):
         rest = array.shape[axis + 1 :]
@@ -203,7 +189,7 @@ def write_slots(
     donate: bool,
 ) -> list[Tensor]:
     """Write whole entries by index; eager code writes only what is to be written."""
-    if not _readable(write) or not donate:
+    if not readable(write) or not donate:
         return exchange_slots(arrays, index, new, write, axis=axis, donate=donate)[0]
     single = index.shape[:-1].numel() == 1  # one row of slots, shared by all leading axes
     if single:
@@ -254,7 +240,7 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
     """Fused attention; rows with nothing allowed give zeros."""
     batch, heads, group, count, dim = query.shape
     slots = key.shape[2]
-    everything = allowed is None or (_readable(allowed) and _all(allowed))
+    everything = allowed is None or (readable(allowed) and _all(allowed))
     mask = None
     if allowed is None:
         pass
@@ -277,6 +263,6 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
     if allowed is None or everything:
         return output
     some = _some(allowed)
-    if _readable(some) and _all(some):
+    if readable(some) and _all(some):
         return output
     return torch.where(some, output, torch.zeros_like(output))

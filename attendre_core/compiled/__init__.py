@@ -1,0 +1,99 @@
+"""Ops in machine code, for arrays in the memory of a CPU.
+
+They need Numba, which ``pip install 'attendre-core[compiled]'`` brings, and are used as soon as
+it is there; without it the same is computed in calls of the array library. The first call
+compiles for some seconds and keeps the result on disk.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from importlib.util import find_spec
+from statistics import NormalDist
+
+import numpy as np
+
+from attendre_core.backend import Array
+
+__all__ = ["attend_top_k", "installed", "quantile"]
+
+#: A thread takes longer to start than fewer rows take to compute.
+_ROWS_A_THREAD = 64
+
+
+@cache
+def installed() -> bool:
+    """Tell whether the compiler is there."""
+    return find_spec("numba") is not None
+
+
+def attend_top_k(
+    logits: Array,
+    value: Array,
+    allowed: Array,
+    k: int,
+    order: Array,
+    passes: int | None = None,
+    *,
+    threads: int = 1,
+) -> tuple[Array, Array, Array] | None:
+    """Do what `attendre_core.ops.attend_top_k` does, for NumPy arrays.
+
+    Returns None where it cannot: other types than float32, or logits that are not finite.
+    """
+    slots = logits.shape[-1]
+    if logits.dtype != np.float32 or value.dtype != np.float32 or 0 in logits.shape or k < 1:
+        return None
+    from attendre_core.compiled.top_k import attend_rows
+
+    lead = logits.shape[:-1]
+    count = int(np.prod(lead))
+    rows = np.ascontiguousarray(logits).reshape(count, slots)
+    values = np.ascontiguousarray(value).reshape(-1, slots, value.shape[-1])
+    flags, flag_row = _rows_of(allowed, lead)
+    orders, order_row = _rows_of(order, lead)
+    output = np.empty((count, value.shape[-1]), np.float32)
+    threshold, oldest = np.empty(count, np.float32), np.empty(count, np.int32)
+
+    def attend(first: int, last: int) -> int:
+        return attend_rows(
+            rows, values, count // len(values), not bool(flags.all()), flags, flag_row, orders,
+            order_row, k, passes or 0, quantile(k / slots), output, threshold, oldest, first, last,
+        )  # fmt: skip
+
+    threads = max(1, min(threads, count // _ROWS_A_THREAD))
+    if threads == 1:
+        broken = attend(0, count)
+    else:
+        ends = [count * i // threads for i in range(threads + 1)]
+        broken = sum(_pool(os.getpid(), threads).map(attend, ends[:-1], ends[1:]))
+    if broken:
+        return None
+    return (
+        output.reshape(*lead, value.shape[-1]),
+        threshold.reshape(*lead, 1),
+        oldest.reshape(*lead, 1),
+    )
+
+
+@cache
+def _pool(process: int, threads: int) -> ThreadPoolExecutor:
+    """Return the threads of this process: those of a parent do not survive a fork."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="attendre")
+
+
+@cache
+def quantile(share: float) -> float:
+    """Return what somewhat more than a share of normal numbers reach."""
+    return NormalDist().inv_cdf(max(1 - 1.4 * share, 0.05))
+
+
+def _rows_of(array: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
+    """Return the different rows of an array that broadcasts to ``lead``, and which is where."""
+    array = array.reshape((1,) * (len(lead) + 1 - array.ndim) + array.shape)
+    own = array.shape[:-1]
+    which = np.arange(int(np.prod(own)), dtype=np.int32).reshape(own)
+    rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
+    return rows, np.broadcast_to(which, lead).reshape(-1)
