@@ -7,10 +7,11 @@ B=1, H=8, D=64, S=128, float32. The references are written in the library itself
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from copy import copy
 from functools import partial
 from itertools import cycle
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from attendre_core.policies import LFA, LRA, InitialScore
 from attendre_core.positions.none import NoPosition
 from attendre_core.tree import tree_map
 
-__all__ = ["gather_rows", "insertion_rows", "selecting_rows", "step_rows"]
+__all__ = ["Way", "gather_rows", "insertion_rows", "selecting_rows", "step_rows"]
 
 HEADS, DIM, CHUNK, TOP_K, PASSES = 8, 64, 128, 128, 12
 _MORE_CHUNKS = 64
@@ -143,11 +144,30 @@ def step_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figur
         )  # fmt: skip
 
 
+class Way(NamedTuple):
+    """One way to run a step that selects.
+
+    Attributes
+    ----------
+    name
+        As in the table: "eager step in machine code".
+    within
+        Made and entered around everything that is measured.
+    compile
+        Compiles a step, given the layer and the function; None = it runs as it is.
+    """
+
+    name: str
+    within: Callable[[], AbstractContextManager[Any]]
+    compile: Callable[[AttendreLayer, Callable[..., Any]], Callable[..., Any]] | None
+
+
 def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
     """Measure a step with K=128 against compiled dense attention (rows 2, 3).
 
-    In PyTorch it runs eagerly, where NumPy finds the threshold: compiled code calls `topk`, which
-    takes twice as long, and reads flags so slowly that passes of bisection take longer still.
+    Without machine code it runs eagerly in PyTorch, where NumPy finds the threshold: compiled code
+    calls `topk`, which takes twice as long, and reads flags so slowly that passes of bisection
+    take longer still.
     """
     attend = partial(references.compiled(references.dense_attention), *_attention_inputs(backend))
     row = 3 if backend.name == "jax" else 2
@@ -155,16 +175,17 @@ def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[
         if backend.name == "jax" and retrieval == "approximate":
             continue
         word = "exact" if retrieval == "threshold" else f"{PASSES} passes"
-        eager = backend.name == "torch"
-        name = (
-            f"{backend.name}: {'eager' if eager else 'compiled'} step, M=2048, K=128, {word} ÷ "
-            "compiled dense attention"
-        )
-        run = Running(backend, layer_of(2048, TOP_K, retrieval))
-        (run if eager else run.compiled(references.compiled_step)).filled()
-        note = f"recall {run.recall():.4f}" if retrieval == "approximate" else ""
-        found = ratio(run, attend, repeats=repeats)
-        yield Figure(row, name, Target("at most", most), found, note)
+        for way in references.ways():
+            layer = layer_of(2048, TOP_K, retrieval)
+            name = f"{backend.name}: {way.name}, M=2048, K=128, {word} ÷ compiled dense attention"
+            with way.within():
+                run = Running(backend, layer)
+                if way.compile is not None:
+                    run.compiled(partial(way.compile, layer))
+                run.filled()
+                note = f"recall {run.recall():.4f}" if retrieval == "approximate" else ""
+                found = ratio(run, attend, repeats=repeats)
+            yield Figure(row, name, Target("at most", most), found, note)
 
 
 def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
@@ -180,18 +201,20 @@ def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Fig
             return backend.xp.permute_dims(x, (0, 2, 1, 3))
 
         state, _ = memory.insert(memory.init(1, HEADS, DIM, backend), rows(key), rows(value))
-
-        def attend(state: Any, query: Any, memory: KeyValueMemory = memory) -> Any:
-            return memory.attend(state, query, top_k=TOP_K)[1]
-
-        # Eager PyTorch finds the threshold with NumPy, which is faster than compiled code.
-        ours = references.compiled(attend) if backend.name == "jax" else attend
-        run = partial(ours, state, rows(query))
         gather = partial(references.gathered_attention, query, key, value, TOP_K)
-        yield Figure(
-            5, f"{backend.name}: gathering ÷ threshold, M={size}, K=128",
-            Target("at least", 4.0), ratio(gather, run, repeats=repeats),
-        )  # fmt: skip
+        for name, within in references.attending_ways():
+
+            def attend(state: Any, query: Any, memory: KeyValueMemory = memory) -> Any:
+                return memory.attend(state, query, top_k=TOP_K)[1]
+
+            # Eager PyTorch finds the threshold with NumPy, which is faster than compiled code.
+            ours = references.compiled(attend) if backend.name == "jax" else attend
+            with within():
+                found = ratio(gather, partial(ours, state, rows(query)), repeats=repeats)
+            yield Figure(
+                5, f"{backend.name}: gathering ÷ threshold {name}, M={size}, K=128",
+                Target("at least", 4.0), found,
+            )  # fmt: skip
 
 
 def insertion_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:

@@ -177,7 +177,7 @@ def _halved(
             high = middle
         else:
             low = middle
-            if aside == 0 and count <= 4 * k:
+            if aside == 0 and count <= 2 * k:
                 aside = _set_aside(x, low, near, place)
                 x = near[:aside]
     if aside == 0:

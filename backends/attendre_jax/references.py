@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from typing import Any
@@ -11,15 +11,20 @@ import jax
 import jax.numpy as jnp
 
 from attendre_core.backend import Array
+from attendre_core.benchmark.steps import Way
+from attendre_core.compiled import installed
+from attendre_jax.foreign import machine_code
 
 __all__ = [
     "HandWritten",
+    "attending_ways",
     "compiled",
     "compiled_step",
     "dense_attention",
     "fused_attention",
     "gathered_attention",
     "inference",
+    "ways",
 ]
 
 #: Nothing is recorded for gradients unless a function is differentiated.
@@ -36,6 +41,19 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile."""
     result: Callable[..., Any] = jax.jit(function)
     return result
+
+
+def ways() -> Iterator[Way]:
+    """Return how a step that selects may run."""
+    for name, within in attending_ways():
+        yield Way(f"compiled step {name}", within, lambda _, step: compiled_step(step))
+
+
+def attending_ways() -> Iterator[tuple[str, Any]]:
+    """Return how attention over the top K may run."""
+    if installed():
+        yield "in machine code", machine_code
+    yield "by XLA", nullcontext
 
 
 fused_attention = compiled(dense_attention)

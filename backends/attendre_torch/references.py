@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from attendre_core import compiled as machine_code
+from attendre_core.backend import backend
+from attendre_core.benchmark.steps import Way
 from attendre_torch.compiling import compiled_step as compiled_layer
 
 __all__ = [
     "HandWritten",
+    "attending_ways",
     "compiled",
     "compiled_layer",
     "compiled_step",
@@ -21,6 +26,8 @@ __all__ = [
     "fused_attention",
     "gathered_attention",
     "inference",
+    "ways",
+    "without_machine_code",
 ]
 
 #: Nothing is recorded for gradients, neither in ours nor in what it is measured against.
@@ -48,6 +55,35 @@ def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) ->
     rows = value.reshape(-1, dim).index_select(0, (index + first).reshape(-1))
     rows = rows.reshape(batch, heads, count, top_k, dim)
     return (best.softmax(-1)[..., None, :] @ rows)[..., 0, :]
+
+
+@contextmanager
+def without_machine_code() -> Iterator[None]:
+    """Select in calls of PyTorch and NumPy, as without the compiler."""
+    kernels: Any = backend("torch").kernels
+    kept = kernels.pop("attend_top_k", None)
+    try:
+        yield
+    finally:
+        if kept is not None:
+            kernels["attend_top_k"] = kept
+
+
+def ways() -> Iterator[Way]:
+    """Return how a step that selects may run."""
+    if machine_code.installed():
+        yield Way(
+            "compiled step in machine code", nullcontext, lambda layer, _: compiled_layer(layer)
+        )
+        yield Way("eager step in machine code", nullcontext, None)
+    yield Way("eager step in calls of the library", without_machine_code, None)
+
+
+def attending_ways() -> Iterator[tuple[str, Any]]:
+    """Return how attention over the top K may run, eagerly."""
+    if machine_code.installed():
+        yield "in machine code", nullcontext
+    yield "in calls of the library", without_machine_code
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
