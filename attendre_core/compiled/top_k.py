@@ -31,6 +31,8 @@ _BOTTOM = np.int32(-0x7F800001)
 _WORD = 64
 #: Tries to find a value that K to 2 K entries reach, before a sorted search takes over.
 _TRIES = 24
+#: More than it takes to get from the range of all floats to two neighbours.
+_HALVINGS = 400
 
 
 @compiled(reorder=True)
@@ -137,17 +139,18 @@ def _kth(x: Array, k: int, low: Number, spare: Array) -> Number:
     high = _range(x, spare)[1]
     if _count(x, high) >= k:
         return high
-    while True:
+    for _ in range(_HALVINGS):
         middle = low * _HALF + high * _HALF
         if middle <= low or middle >= high:
-            return low
+            break
         count = _count(x, middle)
         if count < k:
             high = middle
         else:
             low = middle
             if count == k:
-                return low
+                break
+    return low
 
 
 @compiled()
