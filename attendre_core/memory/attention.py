@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from attendre_core.backend import Array, backend_of, namespace_of, numbers
 from attendre_core.memory.state import NO_QUERY
 from attendre_core.ops.attention import logits_of
@@ -10,7 +13,7 @@ from attendre_core.ops.selection import approximate_top_k, select_top_k
 from attendre_core.ops.slots import write_slots
 from attendre_core.ops.softmax import masked_softmax
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "Share"]
 
 _INFINITY = float("inf")
 _LAST = 2**31 - 1
@@ -28,6 +31,8 @@ class Attention:
         (batch, queries): int32 positions of the queries, and which of them are real.
     latest
         int32, (batch,): the latest query position so far.
+    shares
+        Of each row, if its logits are several kinds of product; else empty.
     """
 
     def __init__(
@@ -48,6 +53,8 @@ class Attention:
         logits: Array | None = None,
         same_document: Array | None = None,
         whole: bool = False,
+        shares: tuple[tuple[Share, ...], ...] = (),
+        make_logits: Callable[[], Array] | None = None,
     ) -> None:
         xp = namespace_of(query)
         self._xp = xp
@@ -63,10 +70,13 @@ class Attention:
         self._logits = logits
         self._same_document = same_document
         self._whole = whole  # all queries are known to be real
+        self.shares = shares
+        self._make_logits = make_logits
         # Who may attend to whom is then the real queries times the real entries ...
         self._all_pairs = not causal and same_document is None
         # ... and a sum of logits over queries is one product a head.
-        self._separable = self._all_pairs and bias is None and logits is None
+        self._plain = bias is None and logits is None and not shares
+        self._separable = self._all_pairs and self._plain
         self._used: Array | None = None
         self._weights: Array | None = None
         self._allowed: Array | None = None
@@ -131,6 +141,8 @@ class Attention:
     @property
     def logits(self) -> Array:
         """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
+        if self._logits is None and self._make_logits is not None:
+            self._logits = self._make_logits()
         if self._logits is None:
             self._logits = logits_of(self._query, self._key)
             if self._bias is not None:
@@ -210,7 +222,7 @@ class Attention:
             top_k=self._top_k,
             passes=self._passes,
             bias=None if self._logits is not None else only(self._bias),
-            logits=only(self._logits),
+            logits=only(self.logits if self.shares else self._logits),
             same_document=only(self._same_document),
         )
 
@@ -268,6 +280,8 @@ class Attention:
             As in `pool`.
         """
         xp = self._xp
+        if self.shares and heads != "max":
+            return self._sum_of_shares(weight, heads, unseen)
         if not self._all_pairs:
             scores = self._sum_before(weight, heads, unseen)
             if scores is not None:
@@ -290,6 +304,30 @@ class Attention:
             return xp.where(self.seen, self._over_heads(summed, heads), unseen)
         return self._summed(self._weighted(factor), heads, unseen)
 
+    def _sum_of_shares(self, weight: Array | None, heads: str, unseen: Array) -> Array:
+        """Sum the logits of each share, then add up what different shares have of one slot."""
+        xp = self._xp
+        nothing = xp.zeros_like(unseen[:1, ...])
+        axis = nothing.ndim - 1
+        rows = []
+        for row, mine in enumerate(self.shares):
+            own = None if weight is None else weight[row : row + 1, :]
+            total = None
+            for view, slots in mine:
+                if slots is None:
+                    part = view.sum_logits(own, heads=heads, unseen=nothing)
+                    total = part if total is None else total + part
+                    continue
+                total = nothing if total is None else total
+                before = xp.take(total, slots, axis=axis)
+                none = xp.zeros_like(before)
+                after = before + view.sum_logits(own, heads=heads, unseen=none)
+                index = xp.broadcast_to(slots, after.shape)
+                (total,) = write_slots([total], index, [after], none == none, axis=axis)
+            rows.append(nothing if total is None else total)
+        summed = rows[0] if len(rows) == 1 else xp.concat(rows, axis=0)
+        return xp.where(self.seen, summed, unseen)
+
     def _weighted(self, factor: Array) -> Array:
         """Sum the queries of each head with a factor, (batch, queries), on each of them."""
         xp = self._xp
@@ -306,7 +344,7 @@ class Attention:
         are no plain product.
         """
         xp, key = self._xp, self._key
-        plain = self._bias is None and self._logits is None and self._same_document is None
+        plain = self._plain and self._logits is None and self._same_document is None
         if not plain or not backend_of(self._key_position).is_concrete(self._key_position):
             return None
         never = xp.full_like(self.position, _LAST)
@@ -370,3 +408,13 @@ class Attention:
         if per_slot.ndim == 3:
             return per_slot[:, :, None, None, :]
         return xp.expand_dims(per_slot, axis=(1, 2, 3))
+
+
+class Share(NamedTuple):
+    """A view of some slots of one row, (n,), for logits that are several kinds of product.
+
+    ``slots`` says which; None = all of them, of which ``view`` sees those that are its own.
+    """
+
+    view: Attention
+    slots: Array | None

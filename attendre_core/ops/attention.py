@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from attendre_core.backend import Array, kernel, namespace_of
 from attendre_core.ops.softmax import masked_softmax
 
-__all__ = ["attention", "grouped", "logits_of", "mix", "ungrouped"]
+__all__ = ["Part", "attention", "attention_over", "grouped", "logits_of", "mix", "ungrouped"]
 
 
 def grouped(query: Array, kv_heads: int) -> Array:
@@ -107,3 +110,45 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
         return fast(query, key, value, allowed)
     weights = masked_softmax(logits_of(query, key), allowed)
     return mix(weights, value)
+
+
+class Part(NamedTuple):
+    """Some of the entries, with the queries that they are multiplied with; as in `attention`."""
+
+    query: Array
+    key: Array
+    value: Array
+    allowed: Array | None
+
+
+def attention_over(parts: Sequence[Part]) -> Array:
+    """Softmax attention over the entries of all parts together; zeros where nothing is allowed.
+
+    As `attention` of keys and values side by side, but the queries, which are the same in number,
+    may be other ones in each part.
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, value_dim).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> q, k = np.zeros((1, 1, 1, 1, 2)), np.zeros((1, 1, 1, 2))
+    >>> ones = np.ones((1, 1, 1, 1))
+    >>> attention_over([Part(q, k, ones, None), Part(q + 1, k, 3 * ones, None)]).tolist()
+    [[[[[2.0]]]]]
+    """
+    fast = kernel("attention_over", parts[0].query)
+    fused = None if fast is None else fast(parts)
+    if fused is not None:
+        return fused
+    xp = namespace_of(*parts[0])
+    logits = [logits_of(part.query, part.key) for part in parts]
+    allowed = [
+        x == x if part.allowed is None else xp.broadcast_to(part.allowed, x.shape)
+        for part, x in zip(parts, logits, strict=True)
+    ]
+    weights = masked_softmax(xp.concat(logits, axis=-1), xp.concat(allowed, axis=-1))
+    return mix(weights, xp.concat([part.value for part in parts], axis=2))

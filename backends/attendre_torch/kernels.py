@@ -14,8 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attendre_core.ops.attention import Part
+
 __all__ = [
     "attention",
+    "attention_over",
     "bounded",
     "count_true",
     "exchange_slots",
@@ -253,19 +256,8 @@ def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
     batch, heads, group, count, dim = query.shape
-    slots = key.shape[2]
     everything = allowed is None or (_readable(allowed) and _all(allowed))
-    mask = None
-    if allowed is None:
-        pass
-    elif not everything and allowed.shape[2] == 1 and allowed.shape[3] == 1:
-        mask = allowed[:, :, 0]
-    elif not everything:
-        # Added to the logits: to turn flags into that for each head of a group takes longer.
-        added = torch.where(allowed, 0.0, -torch.inf).to(query.dtype)
-        mask = added.expand(-1, -1, group, count, -1).reshape(
-            allowed.shape[0], allowed.shape[1], group * count, slots
-        )
+    mask = None if allowed is None or everything else _mask(query, allowed)
     flat = torch.nn.functional.scaled_dot_product_attention(
         query.reshape(batch, heads, group * count, dim),
         key,
@@ -280,3 +272,53 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
     if _readable(some) and _all(some):
         return output
     return torch.where(some, output, torch.zeros_like(output))
+
+
+def _mask(query: Tensor, allowed: Tensor) -> Tensor:
+    """Shape flags for queries of which all heads of a group are one axis."""
+    if allowed.shape[2] == 1 and allowed.shape[3] == 1:
+        return allowed[:, :, 0]
+    # Added to the logits: to turn flags into that for each head of a group takes longer.
+    added = torch.where(allowed, 0.0, -torch.inf).to(query.dtype)
+    _, _, group, count, _ = query.shape
+    return added.expand(-1, -1, group, count, -1).reshape(
+        allowed.shape[0], allowed.shape[1], group * count, allowed.shape[4]
+    )
+
+
+def attention_over(parts: Sequence[Part]) -> Tensor | None:
+    """Attend to each part in a fused call and weigh the outputs by their sums of exponentials.
+
+    None where PyTorch does not tell the sums, or has no gradients for them.
+    """
+    if len(parts) == 1:
+        return attention(*parts[0])
+    query, key, value, _ = parts[0]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for p in parts for x in p[:3])
+    if recorded or not _readable(query) or key.shape[3] != value.shape[3]:
+        return None
+    outputs, sums = zip(*(_with_sum(part) for part in parts), strict=True)
+    # A query with nothing allowed anywhere has no weights: zeros, as its outputs are.
+    weights = torch.stack(sums).softmax(0).nan_to_num_(0.0)[..., None]
+    output = outputs[0] * weights[0]
+    for other, weight in zip(outputs[1:], weights[1:], strict=True):
+        output.addcmul_(other, weight)
+    return output
+
+
+def _with_sum(part: Part) -> tuple[Tensor, Tensor]:
+    """Return the output and the logarithm of the sum of exponentials, (batch, ..., queries)."""
+    query, key, value, allowed = part
+    batch, heads, group, count, dim = query.shape
+    everything = allowed is None or _all(allowed)
+    mask = None if allowed is None or everything else _mask(query, allowed)
+    if mask is not None and mask.dtype == torch.bool:
+        mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
+    flat, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        query.reshape(batch, heads, group * count, dim), key, value, attn_mask=mask, scale=1.0
+    )
+    total = total.reshape(batch, heads, group, count)
+    if allowed is not None and not everything:
+        # Of nothing at all, PyTorch says that the sum is one.
+        total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
+    return flat.reshape(batch, heads, group, count, value.shape[3]), total
