@@ -123,11 +123,8 @@ class Attention:
     def allowed(self) -> Array:
         """Boolean, broadcastable to `logits`: the query is real and may attend to the entry."""
         if self._allowed is None:
-            stored = self._five_axes(self._key_valid)
+            stored = self._behind if self._causal else self._five_axes(self._key_valid)
             pair = self.valid[:, None, None, :, None] & stored
-            if self._causal:
-                at = self._five_axes(self._key_position)
-                pair = pair & (at <= self.position[:, None, None, :, None])
             if self._same_document is not None:
                 pair = pair & self._same_document
             self._allowed = pair
@@ -136,7 +133,16 @@ class Attention:
     @property
     def attended(self) -> Array:
         """As `allowed`, for outputs: those of invalid queries are dropped, so any will do."""
-        return self._five_axes(self._key_valid) if self._all_pairs else self.allowed
+        if self._same_document is not None:
+            return self.allowed
+        return self._behind if self._causal else self._five_axes(self._key_valid)
+
+    @property
+    def _behind(self) -> Array:
+        """Boolean, as `allowed`: the query, real or not, stands at or behind a stored entry."""
+        none = self._xp.full_like(self._key_position, _LAST)
+        at = self._five_axes(self._xp.where(self._key_valid, self._key_position, none))
+        return at <= self.position[:, None, None, :, None]
 
     @property
     def logits(self) -> Array:

@@ -255,17 +255,13 @@ def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
-    batch, heads, group, count, dim = query.shape
     everything = allowed is None or (_readable(allowed) and _all(allowed))
-    mask = None if allowed is None or everything else _mask(query, allowed)
+    rows, mask = _rows_and_mask(query, None if everything else allowed)
+    grouped = rows.shape[1] > key.shape[1]
     flat = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(batch, heads, group * count, dim),
-        key,
-        value,
-        attn_mask=mask,
-        scale=1.0,
+        rows, key, value, attn_mask=mask, scale=1.0, enable_gqa=grouped
     )
-    output = flat.reshape(batch, heads, group, count, value.shape[3])
+    output = flat.reshape(*query.shape[:4], value.shape[3])
     if allowed is None or everything:
         return output
     some = _some(allowed)
@@ -274,16 +270,20 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
     return torch.where(some, output, torch.zeros_like(output))
 
 
-def _mask(query: Tensor, allowed: Tensor) -> Tensor:
-    """Shape flags for queries of which all heads of a group are one axis."""
-    if allowed.shape[2] == 1 and allowed.shape[3] == 1:
-        return allowed[:, :, 0]
-    # Added to the logits: to turn flags into that for each head of a group takes longer.
-    added = torch.where(allowed, 0.0, -torch.inf).to(query.dtype)
-    _, _, group, count, _ = query.shape
-    return added.expand(-1, -1, group, count, -1).reshape(
-        allowed.shape[0], allowed.shape[1], group * count, allowed.shape[4]
-    )
+def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Shape queries and flags for the fused kernel, (batch, heads, rows, ...).
+
+    The query heads of a K/V head are more rows of it, which the kernel takes in larger blocks,
+    unless their flags would have to be copied for that.
+    """
+    batch, heads, group, count, dim = query.shape
+    if allowed is None or allowed.shape[2:4] == (1, 1):
+        mask = None if allowed is None else allowed[:, :, 0]
+        return query.reshape(batch, heads, group * count, dim), mask
+    mask = allowed[:, :, 0]
+    if allowed.shape[1:3] != (1, 1):
+        mask = allowed.expand(-1, heads, group, -1, -1).flatten(1, 2)
+    return query.reshape(batch, heads * group, count, dim), mask
 
 
 def attention_over(parts: Sequence[Part]) -> Tensor | None:
@@ -309,16 +309,15 @@ def attention_over(parts: Sequence[Part]) -> Tensor | None:
 def _with_sum(part: Part) -> tuple[Tensor, Tensor]:
     """Return the output and the logarithm of the sum of exponentials, (batch, ..., queries)."""
     query, key, value, allowed = part
-    batch, heads, group, count, dim = query.shape
     everything = allowed is None or _all(allowed)
-    mask = None if allowed is None or everything else _mask(query, allowed)
-    if mask is not None and mask.dtype == torch.bool:
+    rows, mask = _rows_and_mask(query, None if everything else allowed)
+    if mask is not None:
         mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
     flat, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        query.reshape(batch, heads, group * count, dim), key, value, attn_mask=mask, scale=1.0
+        rows, key, value, attn_mask=mask, scale=1.0
     )
-    total = total.reshape(batch, heads, group, count)
+    total = total.reshape(query.shape[:4])
     if allowed is not None and not everything:
         # Of nothing at all, PyTorch says that the sum is one.
         total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
-    return flat.reshape(batch, heads, group, count, value.shape[3]), total
+    return flat.reshape(*query.shape[:4], value.shape[3]), total
