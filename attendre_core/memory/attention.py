@@ -80,12 +80,14 @@ class Attention:
         self._used: Array | None = None
         self._weights: Array | None = None
         self._allowed: Array | None = None
+        self._seen: Array | None = None
         self.position = position
         self.valid = valid
         if whole:
             present = xp.max(position, axis=-1)
         else:
             present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)
+        self._present = present
         self.latest = xp.maximum(latest_before, present)
         self._latest_before = latest_before
 
@@ -177,18 +179,23 @@ class Attention:
     @property
     def seen(self) -> Array:
         """Boolean, (batch, slots) [(batch, G, slots)]: some real query may attend to it."""
+        if self._seen is None:
+            self._seen = self._find_seen()
+        return self._seen
+
+    def _find_seen(self) -> Array:
         xp = self._xp
         if self._same_document is not None:
             pair = xp.any(self.allowed, axis=(2, 3))
             return pair if self.per_head else xp.any(pair, axis=1)
-        if not self._causal:
-            if self._whole:
-                return self._key_valid
-            return self._key_valid & self.along_slots(xp.any(self.valid, axis=-1))
-        none = xp.full_like(self.position, NO_QUERY)
-        last = xp.max(xp.where(self.valid, self.position, none), axis=-1)
-        some = self.along_slots(xp.any(self.valid, axis=-1))
-        return self._key_valid & some & (self._key_position <= self.along_slots(last))
+        if self._whole and not self._causal:
+            return self._key_valid
+        stored = self._key_valid
+        if not self._whole:
+            stored = stored & self.along_slots(xp.any(self.valid, axis=-1))
+        if self._causal:
+            stored = stored & (self._key_position <= self.along_slots(self._present))
+        return stored
 
     def used_by_query(self) -> Array:
         """Boolean, (batch, queries, slots) [(batch, G, ...)]: in the top K on any head."""
@@ -313,24 +320,22 @@ class Attention:
     def _sum_of_shares(self, weight: Array | None, heads: str, unseen: Array) -> Array:
         """Sum the logits of each share, then add up what different shares have of one slot."""
         xp = self._xp
-        nothing = xp.zeros_like(unseen[:1, ...])
-        axis = nothing.ndim - 1
         rows = []
         for row, mine in enumerate(self.shares):
             own = None if weight is None else weight[row : row + 1, :]
-            total = None
+            total = xp.zeros_like(unseen[row : row + 1, ...])
             for view, slots in mine:
+                before = total if slots is None else xp.take(total, slots, axis=-1)
+                nothing = xp.zeros_like(before)
+                after = before + view.sum_logits(own, heads=heads, unseen=nothing)
                 if slots is None:
-                    part = view.sum_logits(own, heads=heads, unseen=nothing)
-                    total = part if total is None else total + part
+                    total = after
                     continue
-                total = nothing if total is None else total
-                before = xp.take(total, slots, axis=axis)
-                none = xp.zeros_like(before)
-                after = before + view.sum_logits(own, heads=heads, unseen=none)
                 index = xp.broadcast_to(slots, after.shape)
-                (total,) = write_slots([total], index, [after], none == none, axis=axis)
-            rows.append(nothing if total is None else total)
+                (total,) = write_slots(
+                    [total], index, [after], nothing == nothing, axis=1, donate=True
+                )
+            rows.append(total)
         summed = rows[0] if len(rows) == 1 else xp.concat(rows, axis=0)
         return xp.where(self.seen, summed, unseen)
 
@@ -353,8 +358,9 @@ class Attention:
         plain = self._plain and self._logits is None and self._same_document is None
         if not plain or not backend_of(self._key_position).is_concrete(self._key_position):
             return None
-        never = xp.full_like(self.position, _LAST)
-        at = xp.where(self.valid, self.position, never)
+        at = self.position
+        if not self._whole:
+            at = xp.where(self.valid, at, xp.full_like(at, _LAST))
         late = self._key_valid & (self._key_position > self.along_slots(xp.min(at, axis=-1)))
         (which,) = xp.nonzero(xp.any(late, axis=tuple(range(late.ndim - 1))))
         if 2 * which.shape[0] > key.shape[2]:

@@ -137,10 +137,10 @@ def read(
             position=position[row : row + 1, :],
             valid=usable[row : row + 1, :],
             key_position=own(state.position),
-            key_valid=piece.real,
+            key_valid=own(state.valid) if piece.real is None else piece.real,
             order=own(state.arrival),
             latest_before=state.latest_query[row : row + 1],
-            causal=causal,
+            causal=causal and not piece.past,
             same_document=pairs,
             whole=whole,
         )

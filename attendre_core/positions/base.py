@@ -80,16 +80,19 @@ class Piece(NamedTuple):
     slots
         Integer, (n,): which slots; None = all of them.
     real
-        Boolean, (1, n): the others do not belong to the piece.
+        Boolean, (1, n): the others do not belong to the piece; None = all that hold an entry do.
     holds
         Boolean, (1, 1, 1, queries, n): the pairs whose logit this is; None = all of them.
+    past
+        Known now: no real query stands before a key of the piece.
     """
 
     query: Array
     key: Array
     slots: Array | None
-    real: Array
+    real: Array | None
     holds: Array | None
+    past: bool = False
 
 
 class Pieces(NamedTuple):

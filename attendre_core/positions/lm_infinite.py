@@ -150,12 +150,12 @@ def _in_pieces(
 
     def piece(row: int, side: str, which: Any, several: bool) -> Piece:
         here = slice(row, row + 1)
-        keys, positions, slots, real, holds = key[here, ...], at[here, ...], None, which, None
+        keys, positions, slots, real, holds = key[here, ...], at[here, ...], None, None, None
         if several or 0 < which.sum() < (1 - _SAVED) * which.size:
             slots = found.from_numpy(which.nonzero()[0])
-            keys = xp.take(keys, slots, axis=2)
-            positions = xp.take(positions, slots, axis=2)
-            real = which[which]
+            keys, positions = (xp.take(x, slots, axis=2) for x in (keys, positions))
+        else:
+            real = found.from_numpy(which[None, :])
         if side == "near":
             keys = rope.rotate(keys, positions)
         if several:
@@ -163,18 +163,21 @@ def _in_pieces(
             past = distance >= n_local
             ahead = (distance <= -n_local) & ~past
             holds = {"past": past, "near": ~(past | ahead), "ahead": ahead}[side]
-        return Piece(turned[side][here, ...], keys, slots, found.from_numpy(real[None, :]), holds)
+        alone = side == "past" and not several
+        return Piece(turned[side][here, ...], keys, slots, real, holds, alone)
 
     def row_of(row: int) -> tuple[Piece, ...]:
-        mine = needed[:, row, :]
-        several = mine.sum(axis=0) > 1
+        past, near, ahead = mine = needed[:, row, :]
+        several = (past & near) | (past & ahead) | (near & ahead)
+        groups = [(flags & ~several, False) for flags in mine]
+        if several.any():
+            groups += [(flags & several, True) for flags in mine]
         pieces = [
-            piece(row, side, flags & kind, kind is several)
-            for side, flags in zip(_SIDES, mine, strict=True)
-            for kind in (~several, several)
-            if (flags & kind).any()
+            piece(row, _SIDES[i % 3], which, twice)
+            for i, (which, twice) in enumerate(groups)
+            if which.any()
         ]
-        return tuple(pieces) or (piece(row, "near", mine[1], False),)
+        return tuple(pieces) or (piece(row, "near", near, False),)
 
     def logits() -> Array:
         products = _Products(rope, n_local, query, key, pairing)
