@@ -128,11 +128,6 @@ def _needs(pairing: Pairing, n_local: int) -> Array:
     return xp.stack([past, near, ahead]) & some
 
 
-def _angles(place: Array, limit: Array) -> dict[str, Array]:
-    """Say by what queries are turned to meet keys of each side."""
-    return {"past": limit, "near": place, "ahead": -limit}
-
-
 def _in_pieces(
     rope: RoPE, n_local: int, query: Array, key: Array, pairing: Pairing, needs: Array
 ) -> Encoded:
@@ -140,13 +135,11 @@ def _in_pieces(
     found = backend_of(key)
     xp = found.xp
     place, at = pairing.query_place, pairing.key_place
-    limit = xp.full_like(place[..., :1], n_local)
-    angles = _angles(place, limit)
+    turned = rope.rotate(query, place)
     needed = found.to_numpy(needs)
-    sides = [side for side, some in zip(_SIDES, needed, strict=True) if some.any()]
-    turned = {side: rope.rotate(query, angles[side]) for side in {*sides, "near"}}
-    if sides in ([], ["near"]):
-        return Encoded(turned["near"], rope.rotate(key, at))
+    if not (needed[0].any() or needed[2].any()):
+        return Encoded(turned, rope.rotate(key, at))
+    limit = xp.full_like(at[:1, :, :1], n_local)
 
     def piece(row: int, side: str, which: Any, several: bool) -> Piece:
         here = slice(row, row + 1)
@@ -156,15 +149,16 @@ def _in_pieces(
             keys, positions = (xp.take(x, slots, axis=2) for x in (keys, positions))
         else:
             real = found.from_numpy(which[None, :])
-        if side == "near":
-            keys = rope.rotate(keys, positions)
+        # To turn few far keys back takes less time than to turn all queries.
+        angle = {"past": -limit, "near": positions, "ahead": limit}[side]
+        keys = rope.rotate(keys, angle)
         if several:
             distance = place[here, ..., None] - positions[:, :, None, None, :]
             past = distance >= n_local
             ahead = (distance <= -n_local) & ~past
             holds = {"past": past, "near": ~(past | ahead), "ahead": ahead}[side]
-        alone = side == "past" and not several
-        return Piece(turned[side][here, ...], keys, slots, real, holds, alone)
+        rows = (turned if side == "near" else query)[here, ...]
+        return Piece(rows, keys, slots, real, holds, past=side == "past" and not several)
 
     def row_of(row: int) -> tuple[Piece, ...]:
         past, near, ahead = mine = needed[:, row, :]
@@ -200,7 +194,7 @@ class _Products:
         self._key = key
         self._place, self._at = pairing.query_place, pairing.key_place
         limit = self.xp.full_like(self._place, n_local)
-        angles = _angles(self._place, limit)
+        angles = {"past": limit, "near": self._place, "ahead": -limit}
         self._query = {side: rope.rotate(query, angles[side]) for side in _SIDES}
         self._turned: tuple[int, Array] | None = None
 

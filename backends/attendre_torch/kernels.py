@@ -297,12 +297,13 @@ def attention_over(parts: Sequence[Part]) -> Tensor | None:
     recorded = torch.is_grad_enabled() and any(x.requires_grad for p in parts for x in p[:3])
     if recorded or not _readable(query) or key.shape[3] != value.shape[3]:
         return None
-    outputs, sums = zip(*(_with_sum(part) for part in parts), strict=True)
-    # A query with nothing allowed anywhere has no weights: zeros, as its outputs are.
-    weights = torch.stack(sums).softmax(0).nan_to_num_(0.0)[..., None]
-    output = outputs[0] * weights[0]
-    for other, weight in zip(outputs[1:], weights[1:], strict=True):
-        output.addcmul_(other, weight)
+    output, total = _with_sum(parts[0])
+    for part in parts[1:]:
+        other, more = _with_sum(part)
+        # A query with nothing allowed in either has no share: zeros, as its outputs are.
+        share = torch.sigmoid(more - total).nan_to_num_(0.0)
+        output = output.lerp_(other, share[..., None])
+        total = torch.logaddexp(total, more)
     return output
 
 
