@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
 from attendre_core.memory.state import NO_QUERY
 from attendre_core.ops.attention import attend_top_k, logits_of, mix
@@ -10,7 +13,7 @@ from attendre_core.ops.selection import among_top_k, approximate_top_k, select_t
 from attendre_core.ops.slots import write_slots
 from attendre_core.ops.softmax import masked_softmax
 
-__all__ = ["Attention"]
+__all__ = ["Attention", "Share"]
 
 _INFINITY = float("inf")
 _LAST = 2**31 - 1
@@ -28,6 +31,8 @@ class Attention:
         (batch, queries): int32 positions of the queries, and which of them are real.
     latest
         int32, (batch,): the latest query position so far.
+    shares
+        Of each row, if its logits are several kinds of product; else empty.
     """
 
     def __init__(
@@ -48,6 +53,8 @@ class Attention:
         logits: Array | None = None,
         same_document: Array | None = None,
         whole: bool = False,
+        shares: tuple[tuple[Share, ...], ...] = (),
+        make_logits: Callable[[], Array] | None = None,
     ) -> None:
         xp = namespace_of(query)
         self._xp = xp
@@ -63,20 +70,25 @@ class Attention:
         self._logits = logits
         self._same_document = same_document
         self._whole = whole  # all queries are known to be real
+        self.shares = shares
+        self._make_logits = make_logits
         # Who may attend to whom is then the real queries times the real entries ...
         self._all_pairs = not causal and same_document is None
         # ... and a sum of logits over queries is one product a head.
-        self._separable = self._all_pairs and bias is None and logits is None
+        self._plain = bias is None and logits is None and not shares
+        self._separable = self._all_pairs and self._plain
         self._used: Array | None = None
         self._cut: tuple[Array, Array] | None = None  # what decides who is in the top K
         self._weights: Array | None = None
         self._allowed: Array | None = None
+        self._seen: Array | None = None
         self.position = position
         self.valid = valid
         if whole:
             present = xp.max(position, axis=-1)
         else:
             present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)
+        self._present = present
         self.latest = xp.maximum(latest_before, present)
         self._latest_before = latest_before
 
@@ -114,11 +126,8 @@ class Attention:
     def allowed(self) -> Array:
         """Boolean, broadcastable to `logits`: the query is real and may attend to the entry."""
         if self._allowed is None:
-            stored = self._five_axes(self._key_valid)
+            stored = self._behind if self._causal else self._five_axes(self._key_valid)
             pair = self.valid[:, None, None, :, None] & stored
-            if self._causal:
-                at = self._five_axes(self._key_position)
-                pair = pair & (at <= self.position[:, None, None, :, None])
             if self._same_document is not None:
                 pair = pair & self._same_document
             self._allowed = pair
@@ -127,11 +136,22 @@ class Attention:
     @property
     def attended(self) -> Array:
         """As `allowed`, for outputs: those of invalid queries are dropped, so any will do."""
-        return self._five_axes(self._key_valid) if self._all_pairs else self.allowed
+        if self._same_document is not None:
+            return self.allowed
+        return self._behind if self._causal else self._five_axes(self._key_valid)
+
+    @property
+    def _behind(self) -> Array:
+        """Boolean, as `allowed`: the query, real or not, stands at or behind a stored entry."""
+        none = self._xp.full_like(self._key_position, _LAST)
+        at = self._five_axes(self._xp.where(self._key_valid, self._key_position, none))
+        return at <= self.position[:, None, None, :, None]
 
     @property
     def logits(self) -> Array:
         """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
+        if self._logits is None and self._make_logits is not None:
+            self._logits = self._make_logits()
         if self._logits is None:
             self._logits = logits_of(self._query, self._key)
             if self._bias is not None:
@@ -173,18 +193,23 @@ class Attention:
     @property
     def seen(self) -> Array:
         """Boolean, (batch, slots) [(batch, G, slots)]: some real query may attend to it."""
+        if self._seen is None:
+            self._seen = self._find_seen()
+        return self._seen
+
+    def _find_seen(self) -> Array:
         xp = self._xp
         if self._same_document is not None:
             pair = xp.any(self.allowed, axis=(2, 3))
             return pair if self.per_head else xp.any(pair, axis=1)
-        if not self._causal:
-            if self._whole:
-                return self._key_valid
-            return self._key_valid & self.along_slots(xp.any(self.valid, axis=-1))
-        none = xp.full_like(self.position, NO_QUERY)
-        last = xp.max(xp.where(self.valid, self.position, none), axis=-1)
-        some = self.along_slots(xp.any(self.valid, axis=-1))
-        return self._key_valid & some & (self._key_position <= self.along_slots(last))
+        if self._whole and not self._causal:
+            return self._key_valid
+        stored = self._key_valid
+        if not self._whole:
+            stored = stored & self.along_slots(xp.any(self.valid, axis=-1))
+        if self._causal:
+            stored = stored & (self._key_position <= self.along_slots(self._present))
+        return stored
 
     def used_by_query(self) -> Array:
         """Boolean, (batch, queries, slots) [(batch, G, ...)]: in the top K on any head."""
@@ -224,7 +249,7 @@ class Attention:
             top_k=self._top_k,
             passes=self._passes,
             bias=None if self._logits is not None else only(self._bias),
-            logits=only(self._logits),
+            logits=only(self.logits if self.shares else self._logits),
             same_document=only(self._same_document),
         )
 
@@ -282,6 +307,8 @@ class Attention:
             As in `pool`.
         """
         xp = self._xp
+        if self.shares and heads != "max":
+            return self._sum_of_shares(weight, heads, unseen)
         if not self._all_pairs:
             scores = self._sum_before(weight, heads, unseen)
             if scores is not None:
@@ -304,6 +331,28 @@ class Attention:
             return xp.where(self.seen, self._over_heads(summed, heads), unseen)
         return self._summed(self._weighted(factor), heads, unseen)
 
+    def _sum_of_shares(self, weight: Array | None, heads: str, unseen: Array) -> Array:
+        """Sum the logits of each share, then add up what different shares have of one slot."""
+        xp = self._xp
+        rows = []
+        for row, mine in enumerate(self.shares):
+            own = None if weight is None else weight[row : row + 1, :]
+            total = xp.zeros_like(unseen[row : row + 1, ...])
+            for view, slots in mine:
+                before = total if slots is None else xp.take(total, slots, axis=-1)
+                nothing = xp.zeros_like(before)
+                after = before + view.sum_logits(own, heads=heads, unseen=nothing)
+                if slots is None:
+                    total = after
+                    continue
+                index = xp.broadcast_to(slots, after.shape)
+                (total,) = write_slots(
+                    [total], index, [after], nothing == nothing, axis=1, donate=True
+                )
+            rows.append(total)
+        summed = rows[0] if len(rows) == 1 else xp.concat(rows, axis=0)
+        return xp.where(self.seen, summed, unseen)
+
     def _weighted(self, factor: Array) -> Array:
         """Sum the queries of each head with a factor, (batch, queries), on each of them."""
         xp = self._xp
@@ -320,11 +369,12 @@ class Attention:
         are no plain product.
         """
         xp, key = self._xp, self._key
-        plain = self._bias is None and self._logits is None and self._same_document is None
+        plain = self._plain and self._logits is None and self._same_document is None
         if not plain or not backend_of(self._key_position).is_concrete(self._key_position):
             return None
-        never = xp.full_like(self.position, _LAST)
-        at = xp.where(self.valid, self.position, never)
+        at = self.position
+        if not self._whole:
+            at = xp.where(self.valid, at, xp.full_like(at, _LAST))
         late = self._key_valid & (self._key_position > self.along_slots(xp.min(at, axis=-1)))
         (which,) = xp.nonzero(xp.any(late, axis=tuple(range(late.ndim - 1))))
         if 2 * which.shape[0] > key.shape[2]:
@@ -384,3 +434,13 @@ class Attention:
         if per_slot.ndim == 3:
             return per_slot[:, :, None, None, :]
         return xp.expand_dims(per_slot, axis=(1, 2, 3))
+
+
+class Share(NamedTuple):
+    """A view of some slots of one row, (n,), for logits that are several kinds of product.
+
+    ``slots`` says which; None = all of them, of which ``view`` sees those that are its own.
+    """
+
+    view: Attention
+    slots: Array | None

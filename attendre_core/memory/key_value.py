@@ -349,14 +349,17 @@ class KeyValueMemory:
             return state, xp.zeros(shape, dtype=query.dtype)
         self._check_state(where, state)
         given, back = state, None
-        sort = encoding is not None and encoding.wants_sorted and _may_branch(state, position)
+        dense = top_k is None or top_k >= state.key.shape[2]
+        in_pieces = dense and self._takes_pieces(state, query, position, encoding)
+        sort = encoding is not None and encoding.wants_sorted and not in_pieces
+        sort = sort and _may_branch(state, position)
         if sort:
             state, back = sorted_by_position(state)
         reading = self._read(
             where, state, query, position, valid, top_k, causal, encoding, encoding_params,
-            document, key_sorted=sort,
+            document, key_sorted=sort, in_pieces=in_pieces,
         )  # fmt: skip
-        if top_k is None or top_k >= state.key.shape[2]:
+        if top_k is None or dense:
             output = attend_dense(reading)
         elif self.retrieval == "gather":
             output = attend_gathered(reading, top_k)
@@ -487,6 +490,19 @@ class KeyValueMemory:
             return insert_visible(self, state, new, donate, hand_back)
         return insert_competing(self, state, new, donate, hand_back)
 
+    def _takes_pieces(
+        self, state: KeyValueState, query: Array, position: Array | None, encoding: Encoding | None
+    ) -> bool:
+        """Whether the position scheme may hand the slots over in pieces.
+
+        That pays where attention over pieces is fused, and nobody needs the logits of pairs.
+        """
+        if encoding is None or not encoding.has_pieces or self.policy.needs_pairs:
+            return False
+        if self.per_head or kernel("attention_over", query) is None:
+            return False
+        return _may_read(state, position)
+
     def _check_state(self, where: str, state: KeyValueState) -> None:
         least = self.size
         slots = state.key.shape[2] if isinstance(state, KeyValueState) else least
@@ -514,6 +530,7 @@ class KeyValueMemory:
         encoding_params: Any,
         document: Array | None,
         key_sorted: bool = False,
+        in_pieces: bool = False,
     ) -> Reading:
         checks.same_library(where, tuple(state), query, position, valid, document)
         self._check_state(where, state)
@@ -540,6 +557,7 @@ class KeyValueMemory:
             document=document,
             key_document=state.aux["document"] if _has_documents(state.aux) else None,
             key_sorted=key_sorted,
+            in_pieces=in_pieces,
         )
 
 
@@ -549,7 +567,9 @@ def _has_documents(aux: Any) -> bool:
 
 def _may_branch(state: KeyValueState, position: Array | None) -> bool:
     """Whether code may depend on positions: they may be read now, or a kernel branches later."""
-    if kernel("choose", state.position) is not None:
-        return True
+    return kernel("choose", state.position) is not None or _may_read(state, position)
+
+
+def _may_read(state: KeyValueState, position: Array | None) -> bool:
     arrays = (state.position,) if position is None else (state.position, position)
     return all(bool(backend_of(array).is_concrete(array)) for array in arrays)

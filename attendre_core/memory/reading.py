@@ -7,16 +7,24 @@ from typing import Any, NamedTuple
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError, ShapeError
-from attendre_core.memory.attention import Attention
+from attendre_core.memory.attention import Attention, Share
 from attendre_core.memory.chunk import check_flags
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
-from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
+from attendre_core.ops.attention import (
+    Part,
+    attention,
+    attention_over,
+    grouped,
+    logits_of,
+    mix,
+    ungrouped,
+)
 from attendre_core.ops.branches import all_true
 from attendre_core.ops.finite import surely_finite
 from attendre_core.ops.selection import lowest
 from attendre_core.ops.slots import gather_slots
 from attendre_core.ops.softmax import masked_softmax
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Pairing, Piece, Pieces
 from attendre_core.tree import tree_map
 
 __all__ = ["Reading", "attend_dense", "attend_gathered", "attend_selected", "gather_top_k", "read"]
@@ -63,6 +71,7 @@ def read(
     document: Array | None = None,
     key_document: Array | None = None,
     key_sorted: bool = False,
+    in_pieces: bool = False,
 ) -> Reading:
     """Check the queries and bring them into the memory's layout."""
     found = backend_of(state.key)
@@ -103,7 +112,7 @@ def read(
     key = xp.astype(state.key, exact, copy=False)
     encoded = Encoded(rows, key)
     if encoding is not None:
-        pairing = Pairing(position, usable, state.position, state.valid, key_sorted)
+        pairing = Pairing(position, usable, state.position, state.valid, key_sorted, in_pieces)
         encoded = encoding.encode(rows, key, pairing, encoding_params)
     same = _same_document(where, document, key_document, (batch, count))
     if encoded.near is not None:
@@ -112,6 +121,33 @@ def read(
     def cut(array: Array | None) -> Array | None:
         return None if array is None else found.stop_gradient(array)
 
+    def share(row: int, piece: Piece) -> Share:
+        def own(array: Array) -> Array:
+            array = array[row : row + 1, ...]
+            if piece.slots is None:
+                return array
+            return xp.take(array, piece.slots, axis=array.ndim - 1)
+
+        pairs = None if same is None else own(same)
+        if piece.holds is not None:
+            pairs = piece.holds if pairs is None else pairs & piece.holds
+        view = Attention(
+            query=cut(piece.query),
+            key=cut(piece.key),
+            position=position[row : row + 1, :],
+            valid=usable[row : row + 1, :],
+            key_position=own(state.position),
+            key_valid=own(state.valid) if piece.real is None else piece.real,
+            order=own(state.arrival),
+            latest_before=state.latest_query[row : row + 1],
+            causal=causal and not piece.past,
+            same_document=pairs,
+            whole=whole,
+        )
+        return Share(view, piece.slots)
+
+    pieces = encoded.pieces
+    rows_of = () if pieces is None else pieces.rows
     view = Attention(
         query=cut(encoded.query),
         key=cut(encoded.key),
@@ -128,6 +164,8 @@ def read(
         logits=cut(encoded.logits),
         same_document=same,
         whole=whole,
+        shares=tuple(tuple(share(i, piece) for piece in row) for i, row in enumerate(rows_of)),
+        make_logits=None if pieces is None else lambda: cut(pieces.logits()),
     )
     value = xp.astype(state.value, exact, copy=False)
     return Reading(encoded, value, usable, broken, view, query.dtype)
@@ -136,9 +174,30 @@ def read(
 def attend_dense(reading: Reading) -> Array:
     """Attend to every allowed entry."""
     encoded = reading.encoded
+    if encoded.pieces is not None:
+        return _attend_pieces(encoded.pieces, reading)
     if encoded.bias is None and encoded.logits is None:
         return attention(encoded.query, encoded.key, reading.value, reading.view.attended)
     return mix(masked_softmax(_logits(reading), reading.view.attended), reading.value)
+
+
+def _attend_pieces(pieces: Pieces, reading: Reading) -> Array:
+    """Attend row by row: another row's pieces have other shapes, and would change the rounding."""
+    xp = backend_of(reading.value).xp
+    rows = []
+    for row, (mine, shares) in enumerate(zip(pieces.rows, reading.view.shares, strict=True)):
+        value = reading.value[row : row + 1, ...]
+        parts = [
+            Part(
+                piece.query,
+                piece.key,
+                value if piece.slots is None else xp.take(value, piece.slots, axis=2),
+                share.view.attended,
+            )
+            for piece, share in zip(mine, shares, strict=True)
+        ]
+        rows.append(attention_over(parts))
+    return rows[0] if len(rows) == 1 else xp.concat(rows, axis=0)
 
 
 def attend_selected(reading: Reading) -> Array:

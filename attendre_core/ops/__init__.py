@@ -5,7 +5,7 @@ of the same name (`attendre_core.backend.Backend.kernels`); `attendre_core.force
 the kernels off.
 """
 
-from attendre_core.ops.attention import attend_top_k, attention
+from attendre_core.ops.attention import Part, attend_top_k, attention, attention_over
 from attendre_core.ops.branches import all_true, choose, when
 from attendre_core.ops.counting import count_true, running_count
 from attendre_core.ops.erf import erf
@@ -24,10 +24,12 @@ from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
 from attendre_core.ops.softmax import masked_softmax
 
 __all__ = [
+    "Part",
     "all_true",
     "approximate_top_k",
     "attend_top_k",
     "attention",
+    "attention_over",
     "bounded",
     "choose",
     "count_true",

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 from attendre_core.backend import Array, backend_of, kernel, namespace_of
 from attendre_core.ops.selection import among_top_k, bisected_threshold, top_k_threshold
 from attendre_core.ops.softmax import masked_softmax
 
-_LAST = 2**31 - 1
+__all__ = [
+    "Part",
+    "attend_by_threshold",
+    "attend_top_k",
+    "attention",
+    "attention_over",
+    "grouped",
+    "logits_of",
+    "mix",
+    "ungrouped",
+]
 
-__all__ = ["attend_top_k", "attention", "grouped", "logits_of", "mix", "ungrouped"]
+_LAST = 2**31 - 1
 
 
 def grouped(query: Array, kv_heads: int) -> Array:
@@ -175,3 +188,45 @@ def attend_by_threshold(
         oldest = xp.full_like(threshold, -_LAST, dtype=xp.int32)
     used = among_top_k(masked, threshold, oldest, order) & allowed
     return mix(masked_softmax(logits, used), value), threshold, oldest
+
+
+class Part(NamedTuple):
+    """Some of the entries, with the queries that they are multiplied with; as in `attention`."""
+
+    query: Array
+    key: Array
+    value: Array
+    allowed: Array | None
+
+
+def attention_over(parts: Sequence[Part]) -> Array:
+    """Softmax attention over the entries of all parts together; zeros where nothing is allowed.
+
+    As `attention` of keys and values side by side, but the queries, which are the same in number,
+    may be other ones in each part.
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, value_dim).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> q, k = np.zeros((1, 1, 1, 1, 2)), np.zeros((1, 1, 1, 2))
+    >>> ones = np.ones((1, 1, 1, 1))
+    >>> attention_over([Part(q, k, ones, None), Part(q + 1, k, 3 * ones, None)]).tolist()
+    [[[[[2.0]]]]]
+    """
+    fast = kernel("attention_over", parts[0].query)
+    fused = None if fast is None else fast(parts)
+    if fused is not None:
+        return fused
+    xp = namespace_of(*parts[0])
+    logits = [logits_of(part.query, part.key) for part in parts]
+    allowed = [
+        x == x if part.allowed is None else xp.broadcast_to(part.allowed, x.shape)
+        for part, x in zip(parts, logits, strict=True)
+    ]
+    weights = masked_softmax(xp.concat(logits, axis=-1), xp.concat(allowed, axis=-1))
+    return mix(weights, xp.concat([part.value for part in parts], axis=2))

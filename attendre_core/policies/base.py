@@ -79,6 +79,14 @@ class Policy:
         """How many of the first entries of a row are never evicted."""
         return 0
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Whether `observe` reads logits or weights of single pairs, not only their sums.
+
+        It changes no result, only how attention is computed.
+        """
+        return type(self).observe is not Policy.observe
+
     def enter(self, stored: Stored, count: Array) -> Array:
         """Return the score of new entries, (batch,) [(batch, kv_heads)].
 

@@ -72,6 +72,11 @@ class LFA(Policy):
             raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
         check_score("LFA", self.score)
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Sums of logits need no pairs."""
+        return self.score != "logits" or self.heads == "max"
+
     def enter(self, stored: Stored, count: Array) -> Array:
         """Return the initial score."""
         return self.initial.score(stored, count)

@@ -63,6 +63,11 @@ class LRA(Policy):
             raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
         check_score("LRA", self.score)
 
+    @property
+    def needs_pairs(self) -> bool:
+        """Sums of logits need no pairs."""
+        return self.score != "logits" or self.pool != "sum" or self.heads == "max"
+
     def enter(self, stored: Stored, count: Array) -> Array:
         """Return the initial score."""
         return self.initial.score(stored, count)

@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from attendre_core.lazy import lazy_names
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Pairing, Piece, Pieces
 
 if TYPE_CHECKING:
     from attendre_core.positions.alibi import ALiBi, alibi_slopes
@@ -54,6 +54,8 @@ __all__ = [
     "Llama3Scaling",
     "NoPosition",
     "Pairing",
+    "Piece",
+    "Pieces",
     "RoPE",
     "T5Bias",
     "Window",

@@ -6,12 +6,13 @@ attended to, so eviction never changes what a position means.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from attendre_core.backend import Array, backend_of
 
-__all__ = ["Encoded", "Encoding", "Pairing"]
+__all__ = ["Encoded", "Encoding", "Pairing", "Piece", "Pieces"]
 
 
 class Pairing(NamedTuple):
@@ -26,6 +27,8 @@ class Pairing(NamedTuple):
     key_sorted
         The keys stand in the order of their positions, empty slots last; positions may be read,
         or compiled code may branch by them (`attendre_core.ops.choose`).
+    in_pieces
+        The caller attends to `Pieces` too, and positions may be read now.
     """
 
     query_position: Array
@@ -33,6 +36,7 @@ class Pairing(NamedTuple):
     key_position: Array
     key_valid: Array
     key_sorted: bool = False
+    in_pieces: bool = False
 
     @property
     def query_place(self) -> Array:
@@ -64,6 +68,43 @@ class Pairing(NamedTuple):
         return self._replace(query_position=moved(at), key_position=moved(self.key_position))
 
 
+class Piece(NamedTuple):
+    """Slots of one row whose logits are one kind of product.
+
+    Attributes
+    ----------
+    query
+        (1, kv_heads, group, queries, head_dim).
+    key
+        (1, kv_heads, n, head_dim).
+    slots
+        Integer, (n,): which slots; None = all of them.
+    real
+        Boolean, (1, n): the others do not belong to the piece; None = all that hold an entry do.
+    holds
+        Boolean, (1, 1, 1, queries, n): the pairs whose logit this is; None = all of them.
+    past
+        Known now: no real query stands before a key of the piece.
+    """
+
+    query: Array
+    key: Array
+    slots: Array | None
+    real: Array | None
+    holds: Array | None
+    past: bool = False
+
+
+class Pieces(NamedTuple):
+    """The pieces of each row, and a function that returns all logits, for who needs them.
+
+    Every pair of a real query and a stored key is in exactly one piece.
+    """
+
+    rows: tuple[tuple[Piece, ...], ...]
+    logits: Callable[[], Array]
+
+
 class Encoded(NamedTuple):
     """What a scheme makes of queries and keys.
 
@@ -79,6 +120,8 @@ class Encoded(NamedTuple):
         The logits themselves, for schemes that are no product of the two; else None.
     near
         Boolean, broadcastable likewise: the only pairs that may attend; None = all may.
+    pieces
+        In the stead of logits, for a caller who attends to pieces.
     """
 
     query: Array
@@ -86,6 +129,7 @@ class Encoded(NamedTuple):
     bias: Array | None = None
     logits: Array | None = None
     near: Array | None = None
+    pieces: Pieces | None = None
 
 
 @dataclass(frozen=True)
@@ -100,6 +144,11 @@ class Encoding:
     @property
     def wants_sorted(self) -> bool:
         """Whether it pays to hand the keys over sorted by position, where that can be used."""
+        return False
+
+    @property
+    def has_pieces(self) -> bool:
+        """Whether it may answer in `Pieces`, which is faster where attention is fused."""
         return False
 
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:

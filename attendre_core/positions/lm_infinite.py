@@ -10,7 +10,7 @@ from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.attention import logits_of
 from attendre_core.ops.branches import choose, when
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Pairing, Piece, Pieces
 from attendre_core.positions.rope import RoPE
 
 __all__ = ["LMInfinite"]
@@ -38,7 +38,8 @@ class LMInfinite(Encoding):
     n_local against the key as stored. Where values may be read, or compiled code may branch,
     the keys come sorted by position and are taken in blocks, so that all but those at the edges
     of the band are multiplied once, and turned only if they are near. Elsewhere all pairs are
-    multiplied for each side.
+    multiplied for each side. A caller who attends to pieces gets near and far slots apart, in
+    any order, so that each is attended to in one fused call.
 
     What a product holds never depends on other rows of the batch, only whether it is made: a
     product of another shape would be rounded in another way, and a tie in one row decided by
@@ -66,15 +67,23 @@ class LMInfinite(Encoding):
         """Sorted keys are near or far in one piece."""
         return True
 
+    @property
+    def has_pieces(self) -> bool:
+        """Near slots are one piece, far ones another."""
+        return True
+
     def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
         """Compute the logits of near pairs and of pairs beyond the band on either side."""
         rope = RoPE(base=self.base) if self.rope is None else self.rope
         if rope.temperature != 1.0:
             query = query * rope.temperature**2
         pairing = pairing.centred()
-        products = _Products(rope, self.n_local, query, key, pairing)
         needs = _needs(pairing, self.n_local)
         found = backend_of(needs)
+        if pairing.in_pieces:
+            return _in_pieces(rope, self.n_local, query, key, pairing, needs)
+        products = _Products(rope, self.n_local, query, key, pairing)
+        needs = found.xp.any(needs, axis=tuple(range(1, needs.ndim - 1)))
         if not pairing.key_sorted:
             logits = _by_side(products, found.xp.any(needs, axis=1))
         elif found.is_concrete(needs):
@@ -91,10 +100,18 @@ _BLOCK = 128
 #: Compiled code holds every branch of every block, so there the blocks are few.
 _MOST_BLOCKS = 8
 _SIDES = ("past", "near", "ahead")
+#: Near slots are gathered only if that saves more than this share of all slots.
+_SAVED = 1 / 8
 
 
 def _needs(pairing: Pairing, n_local: int) -> Array:
-    """Tell for each slot whether any row needs it far past, near and far ahead, (3, slots)."""
+    """Tell which slots are needed far past, near and far ahead.
+
+    Returns
+    -------
+    array
+        Boolean, (3, batch, slots) or (3, batch, kv_heads, slots).
+    """
     xp = backend_of(pairing.key_position).xp
     where, real = pairing.query_position, pairing.query_valid
     if where.ndim == 3:
@@ -108,7 +125,60 @@ def _needs(pairing: Pairing, n_local: int) -> Array:
     near = (at > lowest - n_local) & (at < highest + n_local)
     # Slots that hold nothing need nothing, and neither does a row without queries.
     some = pairing.key_valid & (lowest <= highest)
-    return xp.any(xp.stack([past, near, ahead]) & some, axis=tuple(range(1, at.ndim)))
+    return xp.stack([past, near, ahead]) & some
+
+
+def _in_pieces(
+    rope: RoPE, n_local: int, query: Array, key: Array, pairing: Pairing, needs: Array
+) -> Encoded:
+    """Take the slots apart by side; those on several sides, at an edge of the band, once more."""
+    found = backend_of(key)
+    xp = found.xp
+    place, at = pairing.query_place, pairing.key_place
+    turned = rope.rotate(query, place)
+    needed = found.to_numpy(needs)
+    if not (needed[0].any() or needed[2].any()):
+        return Encoded(turned, rope.rotate(key, at))
+    limit = xp.full_like(at[:1, :, :1], n_local)
+
+    def piece(row: int, side: str, which: Any, several: bool) -> Piece:
+        here = slice(row, row + 1)
+        keys, positions, slots, real, holds = key[here, ...], at[here, ...], None, None, None
+        if several or 0 < which.sum() < (1 - _SAVED) * which.size:
+            slots = found.from_numpy(which.nonzero()[0])
+            keys, positions = (xp.take(x, slots, axis=2) for x in (keys, positions))
+        else:
+            real = found.from_numpy(which[None, :])
+        # To turn few far keys back takes less time than to turn all queries.
+        angle = {"past": -limit, "near": positions, "ahead": limit}[side]
+        keys = rope.rotate(keys, angle)
+        if several:
+            distance = place[here, ..., None] - positions[:, :, None, None, :]
+            past = distance >= n_local
+            ahead = (distance <= -n_local) & ~past
+            holds = {"past": past, "near": ~(past | ahead), "ahead": ahead}[side]
+        rows = (turned if side == "near" else query)[here, ...]
+        return Piece(rows, keys, slots, real, holds, past=side == "past" and not several)
+
+    def row_of(row: int) -> tuple[Piece, ...]:
+        past, near, ahead = mine = needed[:, row, :]
+        several = (past & near) | (past & ahead) | (near & ahead)
+        groups = [(flags & ~several, False) for flags in mine]
+        if several.any():
+            groups += [(flags & several, True) for flags in mine]
+        pieces = [
+            piece(row, _SIDES[i % 3], which, twice)
+            for i, (which, twice) in enumerate(groups)
+            if which.any()
+        ]
+        return tuple(pieces) or (piece(row, "near", near, False),)
+
+    def logits() -> Array:
+        products = _Products(rope, n_local, query, key, pairing)
+        return _by_side(products, xp.any(needs, axis=(1, 2)))
+
+    rows = tuple(row_of(row) for row in range(key.shape[0]))
+    return Encoded(query, key, pieces=Pieces(rows, logits))
 
 
 class _Products:

@@ -31,6 +31,7 @@ def backend() -> Backend:
         device_of=_device_of,
         kernels={
             "attention": kernels.attention,
+            "attention_over": kernels.attention_over,
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
             "erf": torch.erf,

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attendre_core.ops.attention import Part
 from attendre_torch.memory import numbers_of, readable
 
 __all__ = [
     "attention",
+    "attention_over",
     "bounded",
     "count_true",
     "exchange_slots",
@@ -238,31 +240,70 @@ def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
-    batch, heads, group, count, dim = query.shape
-    slots = key.shape[2]
     everything = allowed is None or (readable(allowed) and _all(allowed))
-    mask = None
-    if allowed is None:
-        pass
-    elif not everything and allowed.shape[2] == 1 and allowed.shape[3] == 1:
-        mask = allowed[:, :, 0]
-    elif not everything:
-        # Added to the logits: to turn flags into that for each head of a group takes longer.
-        added = torch.where(allowed, 0.0, -torch.inf).to(query.dtype)
-        mask = added.expand(-1, -1, group, count, -1).reshape(
-            allowed.shape[0], allowed.shape[1], group * count, slots
-        )
+    rows, mask = _rows_and_mask(query, None if everything else allowed)
+    grouped = rows.shape[1] > key.shape[1]
     flat = torch.nn.functional.scaled_dot_product_attention(
-        query.reshape(batch, heads, group * count, dim),
-        key,
-        value,
-        attn_mask=mask,
-        scale=1.0,
+        rows, key, value, attn_mask=mask, scale=1.0, enable_gqa=grouped
     )
-    output = flat.reshape(batch, heads, group, count, value.shape[3])
+    output = flat.reshape(*query.shape[:4], value.shape[3])
     if allowed is None or everything:
         return output
     some = _some(allowed)
     if readable(some) and _all(some):
         return output
     return torch.where(some, output, torch.zeros_like(output))
+
+
+def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Shape queries and flags for the fused kernel, (batch, heads, rows, ...).
+
+    The query heads of a K/V head are more rows of it, which the kernel takes in larger blocks,
+    unless their flags would have to be copied for that.
+    """
+    batch, heads, group, count, dim = query.shape
+    if allowed is None or allowed.shape[2:4] == (1, 1):
+        mask = None if allowed is None else allowed[:, :, 0]
+        return query.reshape(batch, heads, group * count, dim), mask
+    mask = allowed[:, :, 0]
+    if allowed.shape[1:3] != (1, 1):
+        mask = allowed.expand(-1, heads, group, -1, -1).flatten(1, 2)
+    return query.reshape(batch, heads * group, count, dim), mask
+
+
+def attention_over(parts: Sequence[Part]) -> Tensor | None:
+    """Attend to each part in a fused call and weigh the outputs by their sums of exponentials.
+
+    None where PyTorch does not tell the sums, or has no gradients for them.
+    """
+    if len(parts) == 1:
+        return attention(*parts[0])
+    query, key, value, _ = parts[0]
+    recorded = torch.is_grad_enabled() and any(x.requires_grad for p in parts for x in p[:3])
+    if recorded or not readable(query) or key.shape[3] != value.shape[3]:
+        return None
+    output, total = _with_sum(parts[0])
+    for part in parts[1:]:
+        other, more = _with_sum(part)
+        # A query with nothing allowed in either has no share: zeros, as its outputs are.
+        share = torch.sigmoid(more - total).nan_to_num_(0.0)
+        output = output.lerp_(other, share[..., None])
+        total = torch.logaddexp(total, more)
+    return output
+
+
+def _with_sum(part: Part) -> tuple[Tensor, Tensor]:
+    """Return the output and the logarithm of the sum of exponentials, (batch, ..., queries)."""
+    query, key, value, allowed = part
+    everything = allowed is None or _all(allowed)
+    rows, mask = _rows_and_mask(query, None if everything else allowed)
+    if mask is not None:
+        mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
+    flat, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        rows, key, value, attn_mask=mask, scale=1.0
+    )
+    total = total.reshape(query.shape[:4])
+    if allowed is not None and not everything:
+        # Of nothing at all, PyTorch says that the sum is one.
+        total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
+    return flat.reshape(*query.shape[:4], value.shape[3]), total

@@ -195,9 +195,10 @@ def test_other_rows_do_not_change_how_a_row_is_rounded(backend: Any, data: st.Da
     SPEC, laws: rows of a batch do not influence each other.
     """
     near = data.draw(st.sampled_from(few(backend, (100, 5))), label="n_local")
+    top_k = data.draw(st.sampled_from(few(backend, (4, None))), label="top_k")
     row = data.draw(st.integers(0, ROWS - 1), label="row")
     *entries, places = long_rows(data)
     by = np.resize(np.asarray([-700, 200, 1000, 0], dtype=np.int32), (ROWS, 1))
     moved = np.where(np.arange(ROWS)[:, None] == row, places, places + by).astype(np.int32)
-    got, other = (attend_long(backend, near, 4, (*entries, at_)) for at_ in (places, moved))
-    comparing.assert_same(got[row], other[row], f"n_local={near}, row {row}: output")
+    got, other = (attend_long(backend, near, top_k, (*entries, at_)) for at_ in (places, moved))
+    comparing.assert_same(got[row], other[row], f"n_local={near}, top_k={top_k}, row {row}: output")

@@ -324,8 +324,8 @@ MUTANTS = (
     Mutant(
         "causal: a query does not see its own position",
         ATTENTION,
-        "pair = pair & (at <= self.position[:, None, None, :, None])",
-        "pair = pair & (at < self.position[:, None, None, :, None])",
+        "return at <= self.position[:, None, None, :, None]",
+        "return at < self.position[:, None, None, :, None]",
         "test_laws_chunks.py::test_large_causal_memory_is_full_causal_attention",
     ),
     Mutant(
