@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,10 @@ __all__ = ["numpy_backend", "strict_backend"]
 
 def numpy_backend() -> Backend:
     """Return the backend for `numpy.ndarray`."""
-    compiled_kernels = {"attend_top_k": compiled.attend_top_k} if compiled.installed() else {}
+    compiled_kernels: dict[str, Callable[..., Any]] = {
+        "admit": compiled.admit,
+        "attend_top_k": compiled.attend_top_k,
+    }
     return Backend(
         name="numpy",
         xp=np,
@@ -31,7 +34,7 @@ def numpy_backend() -> Backend:
             "gather_slots": _gather_slots,
             "exchange_slots": _exchange_slots,
             "surely_finite": _surely_finite,
-            **compiled_kernels,
+            **(compiled_kernels if compiled.installed() else {}),
         },
         capabilities=frozenset({"float64"}),
     )

@@ -8,6 +8,7 @@ compiles for some seconds and keeps the result on disk.
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -17,7 +18,7 @@ import numpy as np
 
 from attendre_core.backend import Array
 
-__all__ = ["attend_top_k", "installed", "quantile"]
+__all__ = ["admit", "attend_top_k", "installed", "quantile", "write_entries"]
 
 #: A thread takes longer to start than fewer rows take to compute.
 _ROWS_A_THREAD = 64
@@ -76,6 +77,52 @@ def attend_top_k(
         threshold.reshape(*lead, 1),
         oldest.reshape(*lead, 1),
     )
+
+
+def admit(
+    score: Array,
+    valid: Array,
+    pinned: Array,
+    arrival: Array,
+    come: Array,
+    sigmas: float,
+    ranges: tuple[float, float],
+) -> tuple[Array, Array, Array] | None:
+    """Do what `attendre_core.memory.insertion.plan_at_once` says, for NumPy arrays.
+
+    Returns None where it cannot: an empty slot, a pinned entry, other types than float32.
+    """
+    if score.dtype != np.float32 or not valid.all() or pinned.any():
+        return None
+    from attendre_core.compiled.admission import admit_rows
+
+    lead, slots, count = score.shape[:-1], score.shape[-1], come.shape[-1]
+    rows = int(np.prod(lead))
+    start = np.empty(rows, np.float32)
+    slot, write = np.empty((rows, count), np.int64), np.empty((rows, count), np.bool_)
+    scores, arrivals = (np.ascontiguousarray(x).reshape(rows, slots) for x in (score, arrival))
+    new = np.ascontiguousarray(come).reshape(rows, count)
+    if not admit_rows(scores, arrivals, new, sigmas, ranges, start, slot, write):
+        return None
+    return start.reshape(lead), slot.reshape(*lead, count), write.reshape(*lead, count)
+
+
+def write_entries(
+    arrays: Sequence[Array], index: Array, new: Sequence[Array], write: Array
+) -> bool:
+    """Overwrite slots, index (batch, count), of arrays (batch, heads, slots, dim).
+
+    Returns False, and writes nothing, where it cannot: other types than float32, or entries that
+    do not lie as they arrive, (batch, count, heads, dim).
+    """
+    arriving = [x.transpose(0, 2, 1, 3) for x in new]
+    if not all(x.dtype == np.float32 and x.flags.c_contiguous for x in (*arrays, *arriving)):
+        return False
+    from attendre_core.compiled.writing import write_entries as write_one
+
+    for array, entries in zip(arrays, arriving, strict=True):
+        write_one(array, entries, index, write)
+    return True
 
 
 @cache

@@ -15,7 +15,7 @@ import numpy as np
 from attendre_core.backend import Array
 from attendre_core.compiled.toolchain import compiled, lowest_bit
 
-__all__ = ["attend_rows"]
+__all__ = ["FIRST", "LAST", "Number", "attend_rows", "range_of", "sortable"]
 
 #: A float32, or an int32 where the name says so.
 Number = Any
@@ -53,13 +53,13 @@ def _all_finite(x: Array) -> bool:
 
 
 @compiled()
-def _sortable(bits: Number) -> Number:
+def sortable(bits: Number) -> Number:
     """Turn the bits of a number into an integer that sorts as it does, and back."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & LAST))
 
 
 @compiled()
-def _range(x: Array, spare: Array) -> tuple[Number, Number]:
+def range_of(x: Array, spare: Array) -> tuple[Number, Number]:
     """Return the lowest number above -infinity and the highest of all.
 
     As integers: the largest of floats is not found on whole vectors.
@@ -67,11 +67,11 @@ def _range(x: Array, spare: Array) -> tuple[Number, Number]:
     bits = x.view(np.int32)
     low, high = LAST, FIRST
     for i in range(bits.size):
-        here = _sortable(bits[i])
+        here = sortable(bits[i])
         high = max(high, here)
         low = min(low, here if here > _BOTTOM else LAST)
-    spare[0] = _sortable(low)
-    spare[1] = _sortable(high)
+    spare[0] = sortable(low)
+    spare[1] = sortable(high)
     ends = spare[:2].view(np.float32)
     return ends[0], ends[1]
 
@@ -136,7 +136,7 @@ def _kth(x: Array, k: int, low: Number, spare: Array) -> Number:
 
     All numbers are at least ``low``.
     """
-    high = _range(x, spare)[1]
+    high = range_of(x, spare)[1]
     if _count(x, high) >= k:
         return high
     for _ in range(_HALVINGS):
@@ -171,7 +171,7 @@ def _halved(
     Once few are left above the lower end they are set aside in ``near``: no others matter.
     Return the end, and how many are set aside.
     """
-    low, high = _range(x, spare)
+    low, high = range_of(x, spare)
     aside = 0
     for _ in range(passes):
         middle = low + (high - low) * _HALF
@@ -348,7 +348,7 @@ def attend_rows(
                 spread = np.float32(sqrt(max(squares / np.float32(count) - mean * mean, 0)))
                 guess = mean + np.float32(quantile) * spread
             else:
-                low, high = _range(x, whole)
+                low, high = range_of(x, whole)
                 spread = high * _HALF - low * _HALF
                 guess = high * _HALF + low * _HALF
             bound = _lower_bound(x, k, guess, spread * np.float32(0.125))
@@ -363,7 +363,7 @@ def attend_rows(
                         weight[i] = -_INFINITY
                 chosen = _keep(weight[:chosen], place, bound)
             threshold[row] = bound
-        top = _range(weight[:chosen], whole)[1]
+        top = range_of(weight[:chosen], whole)[1]
         total = _exponentials(weight[:chosen], whole[:chosen], top)
         _mix(weight[:chosen], place[:chosen], value[row // rows_a_value], total, output[row])
     return broken

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from attendre_core import checks
-from attendre_core.backend import Array, Backend, Namespace, backend_of, resolve
+from attendre_core.backend import Array, Backend, Namespace, backend_of, numbers, resolve
 from attendre_core.errors import ChunkTooLongWarning, ConfigError, StateError
 from attendre_core.layer.trace import StepTrace, trace_step
 from attendre_core.memory.chunk import check_flags
@@ -375,7 +375,11 @@ class AttendreLayer:
         )  # fmt: skip
         position = chunk.position
         if position is None:
-            position = state.kv.clock[:, None] + running_count(valid) - 1
+            if chunk.valid is None:
+                number = numbers(chunk.key.shape[1], chunk.key)
+            else:
+                number = running_count(valid) - 1
+            position = state.kv.clock[:, None] + number
         return chunk._replace(position=position, valid=valid)
 
     def _wait(

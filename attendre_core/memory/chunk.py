@@ -156,8 +156,8 @@ def new_entries(
         pinned=record(pins),
         observed=record(xp.zeros_like(valid)),
         aux=tree_map(record, aux),
-        count=count_true(enter, axis=1),
-        clock=state.clock + count_true(valid, axis=1),
+        count=xp.full_like(state.clock, seq) if plain else count_true(enter, axis=1),
+        clock=state.clock + (seq if whole else count_true(valid, axis=1)),
         scored=score is not None,
         plain=plain,
     )

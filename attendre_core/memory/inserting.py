@@ -12,6 +12,7 @@ from attendre_core.memory.insertion import (
     Plan,
     Rank,
     exchange,
+    plan_at_once,
     plan_exchange,
     plan_newest_first,
     plan_room,
@@ -24,6 +25,11 @@ from attendre_core.ops.counting import count_true
 from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.fifo import FIFO
+from attendre_core.policies.initial_score import InitialScore
+from attendre_core.policies.lfa import LFA
+from attendre_core.policies.lfu import LFU
+from attendre_core.policies.lra import LRA
+from attendre_core.policies.lru import LRU
 from attendre_core.tree import tree_leaves, tree_of
 
 if TYPE_CHECKING:
@@ -54,12 +60,17 @@ def insert_competing(
 ) -> tuple[KeyValueState, EvictedEntries | None]:
     """Let new entries compete at once: they may be refused (the paper's order)."""
     stored = stored_of(state)
+    in_order = new.plain and _ranks_by_arrival(memory) and new.valid.shape[-1] <= memory.size
+    initial = _plain_start(memory) if in_order else None
+    at_once = None if initial is None else plan_at_once(initial, stored, new.arrival)
+    if at_once is not None:
+        new = _starting(new, at_once[0])
+        return _carry_out(state, new, at_once[1], state.clock, donate, hand_back)
     stored = stored._replace(whole=all_true(stored.valid & ~stored.pinned))
     new = _with_scores(memory, new, stored)
     offered = Stored(
         new.score, new.position, new.enter, new.arrival, new.pinned, new.observed, new.plain
     )
-    in_order = new.plain and _ranks_by_arrival(memory) and new.valid.shape[-1] <= memory.size
     pair = plan_newest_first if in_order else plan_exchange
     plan = pair(_rank(memory, stored, new.clock), _rank(memory, offered, new.clock))
     return _carry_out(state, new, plan, state.clock, donate, hand_back)
@@ -69,6 +80,15 @@ def _ranks_by_arrival(memory: KeyValueMemory) -> bool:
     """Whether of entries with one score, none pinned, a later one never ranks lower."""
     by_score = type(memory.policy).priority in (Policy.priority, FIFO.priority)
     return by_score and memory.policy.sinks == 0 and memory.ties == "recency"
+
+
+def _plain_start(memory: KeyValueMemory) -> InitialScore | None:
+    """Return the rule for new scores, if nothing else decides how entries compete."""
+    policy = memory.policy
+    if memory.protect_recent or type(policy) not in (LRA, LFA, LRU, LFU):
+        return None
+    initial = policy.initial  # type: ignore[attr-defined]
+    return initial if type(initial) is InitialScore else None
 
 
 def insert_visible(
@@ -159,7 +179,12 @@ def _with_scores(memory: KeyValueMemory, new: NewEntries, stored: Stored) -> New
             f"{type(memory.policy).__name__}.enter: returned shape {tuple(start.shape)}, "
             f"expected {expected}. Return one score for each row."
         )
-    start = xp.astype(start, stored.score.dtype)
+    return _starting(new, xp.astype(start, stored.score.dtype))
+
+
+def _starting(new: NewEntries, start: Array) -> NewEntries:
+    """Give all new entries of a row one score."""
+    xp = backend_of(start).xp
     return new._replace(score=xp.broadcast_to(start[..., None], new.score.shape))
 
 

@@ -26,12 +26,14 @@ from attendre_core.ops.counting import running_count
 from attendre_core.ops.selection import bounded, lowest
 from attendre_core.ops.slots import exchange_slots, gather_slots, slot_sources
 from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.initial_score import SNAP_RANGES, InitialScore
 from attendre_core.policies.ties import RandomTies, tie_order
 
 __all__ = [
     "Plan",
     "Rank",
     "exchange",
+    "plan_at_once",
     "plan_exchange",
     "plan_newest_first",
     "plan_room",
@@ -142,6 +144,33 @@ def plan_newest_first(stored: Rank, new: Rank) -> Plan:
     xp = namespace_of(stored.primary)
     slot = xp.flip(lowest(stored.primary, stored.order, new.order.shape[-1]), axis=-1)
     return Plan(slot, _higher(new, _rank_at(stored, slot)), None, None)
+
+
+def plan_at_once(initial: InitialScore, stored: Stored, come: Array) -> tuple[Array, Plan] | None:
+    """Score and plan in one call, where a backend can: for entries that compete by score alone.
+
+    Parameters
+    ----------
+    come
+        int32, (..., count): the arrival of new entries that all are real and not pinned, in this
+        order; not more than the slots.
+
+    Returns
+    -------
+    start, plan
+        The initial score, (...), and what `plan_newest_first` returns; None where the backend
+        cannot, or the memory is not full of entries that compete.
+    """
+    fast = kernel("admit", stored.score)
+    if fast is None:
+        return None
+    found = fast(
+        stored.score, stored.valid, stored.pinned, stored.arrival, come, initial.sigmas, SNAP_RANGES
+    )
+    if found is None:
+        return None
+    start, slot, write = found
+    return start, Plan(slot, write, None, None)
 
 
 def _higher(come: Rank, old: Rank) -> Array:

@@ -32,15 +32,16 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
                 f"{name}.observe: returned shape {tuple(score.shape)}, expected "
                 f"{tuple(state.score.shape)}. Pool over queries and heads."
             )
-        sure = surely_finite(score)
-        finite = xp.ones_like(seen) if sure else xp.isfinite(score)
-        if not sure and checks.may_read(finite) and bool(xp.any(seen & ~finite)):
-            raise NonFiniteError(
-                f"{where}: {name} scored an entry with NaN or infinity, expected finite scores. "
-                "Check the policy, or scale queries and keys down. The state passed in is "
-                "unchanged."
-            )
-        change = seen & finite
+        change = seen
+        if not surely_finite(score):
+            finite = xp.isfinite(score)
+            if checks.may_read(finite) and bool(xp.any(seen & ~finite)):
+                raise NonFiniteError(
+                    f"{where}: {name} scored an entry with NaN or infinity, expected finite "
+                    "scores. Check the policy, or scale queries and keys down. The state passed "
+                    "in is unchanged."
+                )
+            change = seen & finite
         if getattr(policy, "hold", False):
             change = change & (state.position <= view.along_slots(view.latest))
         score = xp.where(change, xp.astype(score, state.score.dtype, copy=False), state.score)

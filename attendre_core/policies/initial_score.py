@@ -22,8 +22,7 @@ __all__ = ["AnyInitial", "ConstantScore", "InitialScore", "QuantileScore", "Quot
 #: An initial score this close to a stored one counts as equal to it, relative to the range of
 #: the stored scores and to the largest of them. Rounding then cannot decide a tie: with two
 #: stored scores mu - sigma *is* the smaller one, and with equal ones sigma is zero.
-_SNAP_RANGE = 2.0**-18
-_SNAP_LARGEST = 2.0**-21
+SNAP_RANGES = (2.0**-18, 2.0**-21)
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,8 @@ class InitialScore:
         if self.sigmas:
             sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / number)
             start = highest + (mean - self.sigmas * sigma)
-        near = _SNAP_RANGE * (highest - lowest) + _SNAP_LARGEST * xp.maximum(highest, -lowest)
+        of_range, of_largest = SNAP_RANGES
+        near = of_range * (highest - lowest) + of_largest * xp.maximum(highest, -lowest)
         close = xp.abs(score - start) <= near
         if counted is not None:
             close = close & counted

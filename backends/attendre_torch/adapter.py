@@ -60,7 +60,11 @@ def _machine_code() -> dict[str, Callable[..., Any]]:
         return {}
     from attendre_torch import machine_code
 
-    return {"attend_top_k": machine_code.attend_top_k}
+    return {
+        "admit": machine_code.admit,
+        "attend_top_k": machine_code.attend_top_k,
+        "write_slots": machine_code.write_slots,
+    }
 
 
 def _to_numpy(tensor: torch.Tensor) -> Any:

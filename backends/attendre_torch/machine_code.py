@@ -7,6 +7,7 @@ does not, because whoever loads it need not have them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -15,9 +16,10 @@ from torch.autograd import forward_ad
 
 from attendre_core import compiled
 from attendre_core.ops.attention import attend_by_threshold
+from attendre_torch import kernels
 from attendre_torch.memory import numbers_of
 
-__all__ = ["attend_top_k"]
+__all__ = ["admit", "attend_top_k", "write_slots"]
 
 
 def attend_top_k(
@@ -39,11 +41,8 @@ def attend_top_k(
 def _now(
     logits: Tensor, value: Tensor, allowed: Tensor, k: int, order: Tensor, passes: int | None
 ) -> tuple[Tensor, Tensor, Tensor] | None:
-    tensors = (logits, value, allowed, order)
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors[:2]):
-        return None
-    arrays: list[Any] = [numbers_of(x) for x in tensors]
-    if any(x is None for x in arrays):
+    arrays = _arrays(logits, value, allowed, order)
+    if arrays is None:
         return None
     numbers, values, flags, orders = arrays
     threads = torch.get_num_threads()
@@ -52,6 +51,63 @@ def _now(
         return None
     output, threshold, oldest = map(torch.from_numpy, found)
     return output, threshold, oldest
+
+
+def admit(
+    score: Tensor,
+    valid: Tensor,
+    pinned: Tensor,
+    arrival: Tensor,
+    come: Tensor,
+    sigmas: float,
+    ranges: tuple[float, float],
+) -> tuple[Tensor, Tensor, Tensor] | None:
+    """Do what `attendre_core.compiled.admit` does, for tensors; None where it cannot."""
+    arrays = _arrays(score, valid, pinned, arrival, come)
+    if arrays is None:
+        return None
+    scores, real, pins, arrivals, new = arrays
+    found = compiled.admit(scores, real, pins, arrivals, new, sigmas, ranges)
+    if found is None:
+        return None
+    start, slot, write = map(torch.from_numpy, found)
+    return start, slot, write
+
+
+def write_slots(
+    arrays: Sequence[Tensor],
+    index: Tensor,
+    new: Sequence[Tensor],
+    write: Tensor,
+    *,
+    axis: int,
+    donate: bool,
+) -> list[Tensor]:
+    """Write keys and values in machine code, all else as `attendre_torch.kernels.write_slots`."""
+    tensors = (*arrays, *new)
+    if donate and axis == 2 and index.ndim == 2 and all(x.ndim == 4 for x in tensors):
+        written = _arrays(*tensors, index, write)
+        count = len(arrays)
+        if written is not None and compiled.write_entries(
+            written[:count], written[-2], written[count:-2], written[-1]
+        ):
+            for array in arrays:
+                if not array.is_inference():  # as any operation in place tells autograd
+                    torch.autograd.graph.increment_version(array)
+            return list(arrays)
+    return kernels.write_slots(arrays, index, new, write, axis=axis, donate=donate)
+
+
+def _arrays(*tensors: Tensor) -> list[Any] | None:
+    """Return tensors as NumPy sees them; None if one of them is more than numbers."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return None
+    arrays: list[Any] = [numbers_of(x) for x in tensors]
+    if any(x is None for x in arrays):
+        return None
+    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
+        return None
+    return arrays
 
 
 def _operation(
