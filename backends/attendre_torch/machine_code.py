@@ -100,13 +100,17 @@ def write_slots(
 
 def _arrays(*tensors: Tensor) -> list[Any] | None:
     """Return tensors as NumPy sees them; None if one of them is more than numbers."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
-        return None
-    arrays: list[Any] = [numbers_of(x) for x in tensors]
-    if any(x is None for x in arrays):
-        return None
-    if any(forward_ad.unpack_dual(x).tangent is not None for x in tensors):
-        return None
+    recording, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
+    arrays: list[Any] = []
+    for x in tensors:
+        if recording and x.requires_grad:
+            return None
+        if forward and forward_ad.unpack_dual(x).tangent is not None:
+            return None
+        numbers = numbers_of(x)
+        if numbers is None:
+            return None
+        arrays.append(numbers)
     return arrays
 
 
