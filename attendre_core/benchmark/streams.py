@@ -69,7 +69,7 @@ def encoding_rows(backend: Backend, references: Any, tokens: int) -> Iterator[Fi
     run = Running(backend, AttendreLayer(memory, DataOnlyMemory(256))).filled()
     short = tokens // 8
     pairs, first = [], 0
-    for _ in range(3):
+    for _ in range(7 if tokens > 16_384 else 3):
         brief = seconds(run, short // CHUNK)
         first = first or resident()
         pairs.append((seconds(run, tokens // CHUNK) / 8, brief))
