@@ -410,8 +410,8 @@ MUTANTS = (
     Mutant(
         "entries that no query saw decay all the same",
         SCORING,
-        "change = seen & finite",
-        "change = finite",
+        "        change = seen\n        if not surely",
+        "        change = seen | ~seen\n        if not surely",
         "test_laws_policies.py::test_unseen_entries_keep_their_score",
     ),
     Mutant(
