@@ -23,6 +23,7 @@ from attendre_core.ops.pairs import Pairs, Term
 
 __all__ = ["Group", "groups_of", "logits", "whole"]
 
+
 class Group(NamedTuple):
     """Some slots of one row.
 

@@ -241,10 +241,10 @@ class DataOnlyMemory:
         self, position: Array, valid: Array, score: Array, arrival: Array, clock: Array
     ) -> tuple[Array | None, Array]:
         """Return what entries are ranked by: first in, first out by arrival alone."""
-        never = namespace_of(valid).zeros_like(valid)
-        entries = Stored(score, position, valid, arrival, never, never)
-        if self.policy.sinks == 0 and self.policy.priority(entries) is None:
+        if self.policy.sinks == 0 and type(self.policy).priority is Policy.by_arrival:
             return None, arrival
+        never = namespace_of(valid).zeros_like(valid)
+        entries = Stored(None, None, position, valid, score, arrival, never, never, clock=clock)
         return rank(
             self.policy,
             entries,

@@ -216,7 +216,9 @@ class Attention:
             if array is None or array.shape[axis] == 1:
                 return array
             rest = (1,) * (array.ndim - axis - 1)
-            here = xp.reshape(is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest))
+            here = xp.reshape(
+                is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest)
+            )
             if xp.isdtype(array.dtype, "bool"):
                 return xp.any(array & here, axis=axis, keepdims=True)
             kept = xp.where(here, array, xp.zeros_like(array))

@@ -52,7 +52,9 @@ def _now(
     threads = torch.get_num_threads()
 
     def attend(numbers: Any, values: Any, flags: Any, orders: Any) -> Any:
-        return numba_kernels.attend_top_k(numbers, values, flags, k, orders, passes, threads=threads)
+        return numba_kernels.attend_top_k(
+            numbers, values, flags, k, orders, passes, threads=threads
+        )
 
     found: tuple[Tensor, Tensor, Tensor] = _on_arrays(attend, logits, value, allowed, order)
     return found
