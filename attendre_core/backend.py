@@ -1,8 +1,9 @@
 """A backend: how one array library is recognised, and what it can do better than the standard.
 
 The core is written against the Python array API. A `Backend` names a library, tells which array
-types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through the entry-point group ``attendre.backends``; a library is imported
-only when one of its arrays arrives or when it is asked for by name.
+types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through
+the entry-point group ``attendre.backends``; a library is imported only when one of its arrays
+arrives or when it is asked for by name.
 """
 
 from __future__ import annotations

@@ -33,9 +33,9 @@ _VALUES: ContextVar[bool] = ContextVar("value_checks", default=True)
 def value_checks(on: bool) -> Iterator[None]:
     """Turn the checks that read array values on or off inside a ``with`` block.
 
-    It holds for this thread or task alone. They are on by default, run only in eager code on the CPU and cost one pass over the new
-    chunk. With them off, and in compiled code, an entry with a NaN or infinity is refused
-    (handed back as evicted) and a query with one scores nothing.
+    It holds for this thread or task alone. They are on by default, run only in eager code on the
+    CPU and cost one pass over the new chunk. With them off, and in compiled code, an entry with a
+    NaN or infinity is refused (handed back as evicted) and a query with one scores nothing.
 
     Examples
     --------

@@ -66,18 +66,17 @@ def same_nesting(one: Any, other: Any) -> None:
     --------
     >>> same_nesting((1, {"a": None}), (2, {"a": None}))
     """
-    if isinstance(one, (tuple, list, dict)) or one is None:
-        if type(one) is not type(other):
-            raise ValueError(f"{type(one).__name__} and {type(other).__name__}")
-        if isinstance(one, dict):
-            if one.keys() != other.keys():
-                raise ValueError(f"keys {list(one)} and {list(other)}")
-            one, other = list(one.values()), [other[name] for name in one]
-        for left, right in zip(one or (), other or (), strict=True):
-            if isinstance(left, (tuple, list, dict)) or (left is None) != (right is None):
+    nested = (tuple, list, dict, type(None))
+    if (isinstance(one, nested) or isinstance(other, nested)) and type(one) is not type(other):
+        raise ValueError(f"{type(one).__name__} and {type(other).__name__}")
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            raise ValueError(f"keys {list(one)} and {list(other)}")
+        one, other = tuple(one.values()), tuple(other[name] for name in one)
+    if isinstance(one, (tuple, list)):
+        for left, right in zip(one, other, strict=True):
+            if left is None or right is None or isinstance(left, (tuple, list, dict)):
                 same_nesting(left, right)
-    elif other is None or isinstance(other, (tuple, list, dict)):
-        raise ValueError(f"an array and {type(other).__name__}")
 
 
 def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
@@ -96,7 +95,7 @@ def _nested(like: Any, rest: Iterator[Any]) -> Any:
         return None
     if not isinstance(like, (tuple, list, dict)):
         return next(rest)
-    parts = []
+    parts: list[Any] = []
     for part in like.values() if isinstance(like, dict) else like:
         if part is None:
             parts.append(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -130,7 +131,7 @@ def write_slots(
 
 def push_slots(
     arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
-) -> tuple[list[Array], list[Array]]:
+) -> Any:
     """Push entries that are in order along as they are; leave others to the shared kernel."""
     slots, count = arrays[0].shape[1], new[0].shape[1]
     if primary is not None or count > slots or (order[:, 1:] < order[:, :-1]).any():

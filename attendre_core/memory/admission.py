@@ -30,7 +30,7 @@ from attendre_core.policies.ties import RandomTies
 from attendre_core.tree import tree_leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
-    from attendre_core.memory.key_value import KeyValueMemory
+    from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
     "Exchange",
@@ -75,7 +75,7 @@ class Exchange(NamedTuple):
 
 
 def arriving(
-    where: str, memory: KeyValueMemory, state: KeyValueState, key: Array, value: Array, *given: Any
+    where: str, memory: KeyValueSpec, state: KeyValueState, key: Array, value: Array, *given: Any
 ) -> Arrivals:
     """Check a chunk (key, value, position, valid, aux, pinned, score) and lay it out."""
     xp = namespace_of(state.key)
@@ -89,12 +89,12 @@ def arriving(
         return xp.broadcast_to(x[:, None, ...], (x.shape[0], key.shape[2], *x.shape[1:]))
 
     count, clock = ops.count_true(enter, axis=1), state.clock + ops.count_true(valid, axis=1)
-    records = [position, valid, score, xp.where(valid, arrival, padding), pins]
-    records += [xp.zeros_like(valid), enter]
+    arrival = xp.where(valid, arrival, padding)
+    entries: tuple[Any, ...] = (position, valid, score, arrival, pins, xp.zeros_like(valid), enter)
     if memory.per_head:
-        records, aux = [record(x) for x in records], tree_map(record, aux)
+        entries, aux = tuple(record(x) for x in entries), tree_map(record, aux)
     key, value = xp.permute_dims(key, (0, 2, 1, 3)), xp.permute_dims(value, (0, 2, 1, 3))
-    return Arrivals(key, value, *records, aux, count, clock, given[4] is not None)
+    return Arrivals(*(key, value, *entries, aux, count, clock, given[4] is not None))
 
 
 def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
@@ -159,7 +159,7 @@ def rank(
     return Rank(primary, order if order is arrival else xp.where(by_arrival, arrival, order))
 
 
-def ranked(memory: KeyValueMemory, entries: Stored, clock: Array) -> Rank:
+def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
     """Rank the entries of a key-value memory."""
     sinks = max(memory.sinks, memory.policy.sinks)
     return rank(
@@ -169,7 +169,7 @@ def ranked(memory: KeyValueMemory, entries: Stored, clock: Array) -> Rank:
 
 
 def compete(
-    memory: KeyValueMemory, state: KeyValueState, new: Arrivals, params: Any = None
+    memory: KeyValueSpec, state: KeyValueState, new: Arrivals, params: Any = None
 ) -> Exchange:
     """Let new entries compete with the stored ones (the paper's order).
 

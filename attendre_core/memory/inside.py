@@ -82,7 +82,7 @@ class KeyValueStates(KeyValueSpec):
             batch, kv_heads = batch or like.shape[0], kv_heads or heads or like.shape[2]
             chunk, head_dim = chunk or like.shape[1], head_dim or like.shape[3]
         heads = kv_heads or heads
-        check_sizes(where, batch=batch, heads=heads, head_dim=head_dim)
+        batch, heads, head_dim = check_sizes(where, batch=batch, heads=heads, head_dim=head_dim)
         if chunk is not None:
             checks.whole_number(where, "chunk", chunk, least=1, hint="None is 128.")
         xp = resolve(xp).xp
@@ -178,11 +178,14 @@ class KeyValueStates(KeyValueSpec):
         return carry_out(state, exchange, donate=False), hand_back(state, exchange)
 
 
-def check_sizes(where: str, **sizes: int | None) -> None:
-    """Refuse lengths of axes that were left out or are not at least 1."""
+def check_sizes(where: str, **sizes: int | None) -> tuple[int, ...]:
+    """Return lengths of axes; refuse those that were left out or are not at least 1."""
+    found = []
     for name, value in sizes.items():
         if value is None:
             raise ConfigError(
                 f"{where}: {name} was left out. Give {', '.join(sizes)}, or an array with like=."
             )
         checks.whole_number(where, name, value, least=1, hint="It is the length of an axis.")
+        found.append(value)
+    return tuple(found)

@@ -13,13 +13,13 @@ from attendre_core.memory.state import KeyValueState
 from attendre_core.policies.base import Stored
 
 if TYPE_CHECKING:
-    from attendre_core.memory.key_value import KeyValueMemory
+    from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = ["clear_room", "make_room"]
 
 
 def make_room(
-    memory: KeyValueMemory, state: KeyValueState, new: Arrivals, params: Any = None
+    memory: KeyValueSpec, state: KeyValueState, new: Arrivals, params: Any = None
 ) -> Exchange:
     """Cut the chunks before down to the size and let the new chunk in whole.
 
@@ -52,7 +52,7 @@ def make_room(
     return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)
 
 
-def clear_room(memory: KeyValueMemory, state: KeyValueState) -> Exchange:
+def clear_room(memory: KeyValueSpec, state: KeyValueState) -> Exchange:
     """Make padding entries take the place of all entries beyond the size of the memory."""
     slots = state.key.shape[2]
     slot = ops.lowest(

@@ -120,7 +120,9 @@ class Attention:
                 self._used = self.allowed
             else:
                 self.attended()
-                self._used = ops.among_top_k(self.logits, *self._bound, self.order) & self.allowed
+                threshold, oldest = self._bound
+                chosen = ops.among_top_k(self.logits, threshold, oldest, self.order)
+                self._used = chosen & self.allowed
         return self._used
 
     def used_by_query(self) -> Array:
