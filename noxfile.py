@@ -303,4 +303,4 @@ def bench(session: nox.Session) -> None:
     """Measure ratios: `attendre bench`, and position schemes against each other."""
     programs = shared(session, "frameworks")
     session.run(str(programs / "attendre"), "bench", *session.posargs, external=True)
-    session.run(str(programs / "python"), "benchmarks/ratios.py", external=True)
+    session.run(str(programs / "python"), "-m", "attendre_core.speed.schemes", external=True)

@@ -13,12 +13,12 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from attendre_core import compiled as machine_code
 from attendre_core.backend import backend
-from attendre_core.benchmark.steps import Way
+from attendre_core.speed.steps import Variant
 from attendre_torch.compiling import compiled_step as compiled_layer
 
 __all__ = [
     "HandWritten",
-    "attending_ways",
+    "attention_variants",
     "compiled",
     "compiled_layer",
     "compiled_step",
@@ -26,7 +26,7 @@ __all__ = [
     "fused_attention",
     "gathered_attention",
     "inference",
-    "ways",
+    "step_variants",
     "without_machine_code",
 ]
 
@@ -69,17 +69,17 @@ def without_machine_code() -> Iterator[None]:
             kernels["attend_top_k"] = kept
 
 
-def ways() -> Iterator[Way]:
-    """Return how a step that selects may run."""
+def step_variants() -> Iterator[Variant]:
+    """Return how a step with top K may run."""
     if machine_code.installed():
-        yield Way(
+        yield Variant(
             "compiled step in machine code", nullcontext, lambda layer, _: compiled_layer(layer)
         )
-        yield Way("eager step in machine code", nullcontext, None)
-    yield Way("eager step in calls of the library", without_machine_code, None)
+        yield Variant("eager step in machine code", nullcontext, None)
+    yield Variant("eager step in calls of the library", without_machine_code, None)
 
 
-def attending_ways() -> Iterator[tuple[str, Any]]:
+def attention_variants() -> Iterator[tuple[str, Any]]:
     """Return how attention over the top K may run, eagerly."""
     if machine_code.installed():
         yield "in machine code", nullcontext
@@ -100,7 +100,7 @@ class HandWritten:
 
     No padding, no empty slots (what it attends to is right once it is full), no metadata, no
     options: victims by top-k on the scores, slots overwritten,
-    fused attention, scores by one vector a head.
+    fused attention, scores by one vector per head.
     """
 
     def __init__(self, size: int, heads: int, dim: int, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""Count what a small eager step costs beside its arithmetic: calls, and processor instructions.
+"""Count what a small eager step costs besides its arithmetic: calls, and processor instructions.
 
 Counts, unlike times, are the same on a busy machine. Calls are those that the code of this
 project makes, of its own functions and of the libraries'; what happens inside a library does not
@@ -23,8 +23,8 @@ import numpy as np
 
 from attendre_core.backend import backend
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk
-from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.layer import AttendreLayer, Chunk
+from attendre_core.memory import KeyValueMemory
 from attendre_core.policies import LRA, InitialScore
 
 __all__ = ["LIMITS", "calls", "instructions", "small_step"]
@@ -43,7 +43,7 @@ def small_step(library: str) -> Callable[[], Any]:
         Chunk(*(found.from_numpy(rng.standard_normal((1, 4, 2, 8), "float32")) for _ in range(3)))
         for _ in range(8)
     ]
-    states = [layer.init(1, 2, 2, 8, xp=found)]
+    states = [layer.init(batch=1, heads=2, head_dim=8, xp=found)]
     turns = cycle(chunks)
 
     def step() -> Any:
@@ -112,7 +112,7 @@ def _collected(valgrind: str, library: str, steps: int) -> int:
         done = subprocess.run(
             [
                 *(valgrind, "--tool=callgrind", f"--callgrind-out-file={out}"),
-                *(sys.executable, "-m", "attendre_core.benchmark.counts", library, str(steps)),
+                *(sys.executable, "-m", "attendre_core.speed.counts", library, str(steps)),
             ],
             env=environment,
             capture_output=True,
