@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core import numba_kernels
 from attendre_core.backend import backend as backend_named
 from attendre_core.cli import main
 from attendre_core.speed import (
@@ -100,6 +103,35 @@ def test_gathering_by_hand_attends_to_the_same(library):
     _, ours = memory.attend(state, rows(query), top_k=4)
     theirs = rows(references.gathered_attention(query, key, value, 4))
     np.testing.assert_allclose(backend.to_numpy(ours), backend.to_numpy(theirs), atol=1e-5)
+
+
+@pytest.fixture
+def no_machine_code_runs(monkeypatch):
+    """Let every function in machine code raise."""
+    if not numba_kernels.installed():
+        pytest.skip("needs numba: pip install 'attendre-core[compiled]'")
+
+    def refuse(*arguments):
+        raise AssertionError("machine code ran")
+
+    for found in pkgutil.iter_modules(numba_kernels.__path__):
+        module = importlib.import_module(f"attendre_core.numba_kernels.{found.name}")
+        for name, value in vars(module).items():
+            if type(value).__name__ == "CPUDispatcher":
+                monkeypatch.setattr(module, name, refuse)
+
+
+@pytest.mark.usefixtures("no_machine_code_runs")
+def test_calls_of_the_library_are_no_machine_code():
+    """Neither to attend nor to insert: a figure without Numba is measured without it."""
+    references = pytest.importorskip("attendre_core.speed.torch_references")
+    run = Running(backend_named("torch"), layer_of(64, 8), seq=16)
+    variants = {variant.name: variant.context for variant in references.step_variants()}
+    with references.inference():
+        with variants["eager step in calls of the library"]():
+            run.filled()
+        with pytest.raises(AssertionError, match="machine code ran"):
+            run()
 
 
 @pytest.mark.parametrize("library", sorted(LIMITS))

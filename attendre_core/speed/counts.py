@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import backend
+from attendre_core.backend import backend, machine_code
 from attendre_core.errors import ConfigError
 from attendre_core.layer import AttendreLayer, Chunk
 from attendre_core.memory import DataOnlyMemory, KeyValueMemory
@@ -167,8 +167,8 @@ def _collected(valgrind: str, library: str, steps: int) -> int:
 
 
 if __name__ == "__main__":
-    # Machine code would be compiled anew for the processor that valgrind imitates: for minutes.
-    sys.modules["numba"] = None  # type: ignore[assignment]
-    run_step = small_step(sys.argv[1])
-    for _ in range(int(sys.argv[2])):
-        run_step()
+    # Machine code would be compiled again for the processor that valgrind imitates: for minutes.
+    with machine_code(False):
+        run_step = small_step(sys.argv[1])
+        for _ in range(int(sys.argv[2])):
+            run_step()

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from attendre_core.backend import Array
-from attendre_core.compiled import installed
+from attendre_core.numba_kernels import installed
 from attendre_core.speed.steps import Variant
 from attendre_jax.foreign import machine_code
 

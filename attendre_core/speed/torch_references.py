@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attendre_core import compiled as machine_code
-from attendre_core.backend import backend
+from attendre_core import numba_kernels
+from attendre_core.backend import machine_code
 from attendre_core.speed.steps import Variant
 from attendre_torch.compiling import compiled_step as compiled_layer
 
@@ -27,7 +28,6 @@ __all__ = [
     "gathered_attention",
     "inference",
     "step_variants",
-    "without_machine_code",
 ]
 
 #: Nothing is recorded for gradients, neither in ours nor in what it is measured against.
@@ -57,33 +57,21 @@ def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) ->
     return (best.softmax(-1)[..., None, :] @ rows)[..., 0, :]
 
 
-@contextmanager
-def without_machine_code() -> Iterator[None]:
-    """Select in calls of PyTorch and NumPy, as without the compiler."""
-    kernels: Any = backend("torch").kernels
-    kept = kernels.pop("attend_top_k", None)
-    try:
-        yield
-    finally:
-        if kept is not None:
-            kernels["attend_top_k"] = kept
-
-
 def step_variants() -> Iterator[Variant]:
     """Return how a step with top K may run."""
-    if machine_code.installed():
+    if numba_kernels.installed():
         yield Variant(
             "compiled step in machine code", nullcontext, lambda layer, _: compiled_layer(layer)
         )
         yield Variant("eager step in machine code", nullcontext, None)
-    yield Variant("eager step in calls of the library", without_machine_code, None)
+    yield Variant("eager step in calls of the library", partial(machine_code, False), None)
 
 
 def attention_variants() -> Iterator[tuple[str, Any]]:
     """Return how attention over the top K may run, eagerly."""
-    if machine_code.installed():
+    if numba_kernels.installed():
         yield "in machine code", nullcontext
-    yield "in calls of the library", without_machine_code
+    yield "in calls of the library", partial(machine_code, False)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
