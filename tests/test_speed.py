@@ -1,15 +1,20 @@
-"""The benchmark: its table, what it skips, and that its references compute the same."""
+"""The benchmarks: their table, what they skip, and that the references compute the same."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import pkgutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.benchmark import (
+from attendre_core import numba_kernels
+from attendre_core.backend import backend as backend_named
+from attendre_core.cli import main
+from attendre_core.speed import (
     Figure,
     Ratio,
     Results,
@@ -19,10 +24,9 @@ from attendre_core.benchmark import (
     measure_all,
     page,
 )
-from attendre_core.benchmark.counts import LIMITS, calls, small_step
-from attendre_core.benchmark.steps import Running, layer_of
-from attendre_core.benchmark.timing import of_pairs, ratio, threads
-from attendre_core.cli import main
+from attendre_core.speed.counts import LIMITS, calls, small_step
+from attendre_core.speed.steps import Running, layer_of
+from attendre_core.speed.timing import of_pairs, ratio, threads
 
 DOCS = Path(__file__).parent.parent / "docs"
 ONE = Figure(3, "a step", Target("at most", 2.0), Ratio(1.5, 1.25, 1.75, 9), "n")
@@ -66,8 +70,8 @@ def test_threads_leave_the_environment_as_it_was(monkeypatch):
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_what_is_written_by_hand_computes_what_the_layer_computes(library):
     """A reference that did less work than the layer would be no reference."""
-    references = pytest.importorskip(f"attendre_{library}.references")
-    backend = at.backend(library)
+    references = pytest.importorskip(f"attendre_core.speed.{library}_references")
+    backend = backend_named(library)
     ours = Running(backend, layer_of(64, None), seq=16)
     by_hand = references.HandWritten(64, 8, 64, 16)
     rng = np.random.default_rng(3)
@@ -82,8 +86,8 @@ def test_what_is_written_by_hand_computes_what_the_layer_computes(library):
 
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_gathering_by_hand_attends_to_the_same(library):
-    references = pytest.importorskip(f"attendre_{library}.references")
-    backend = at.backend(library)
+    references = pytest.importorskip(f"attendre_core.speed.{library}_references")
+    backend = backend_named(library)
     rng = np.random.default_rng(4)
     query, key, value = (
         backend.from_numpy(rng.standard_normal((1, 8, n, 64), dtype=np.float32))
@@ -94,10 +98,40 @@ def test_gathering_by_hand_attends_to_the_same(library):
     def rows(x):
         return backend.xp.permute_dims(x, (0, 2, 1, 3))
 
-    state, _ = memory.insert(memory.init(1, 8, 64, backend), rows(key), rows(value))
+    state = memory.init(batch=1, heads=8, head_dim=64, xp=library)
+    state, _ = memory.insert(state, rows(key), rows(value))
     _, ours = memory.attend(state, rows(query), top_k=4)
     theirs = rows(references.gathered_attention(query, key, value, 4))
     np.testing.assert_allclose(backend.to_numpy(ours), backend.to_numpy(theirs), atol=1e-5)
+
+
+@pytest.fixture
+def no_machine_code_runs(monkeypatch):
+    """Let every function in machine code raise."""
+    if not numba_kernels.installed():
+        pytest.skip("needs numba: pip install 'attendre-core[compiled]'")
+
+    def refuse(*arguments):
+        raise AssertionError("machine code ran")
+
+    for found in pkgutil.iter_modules(numba_kernels.__path__):
+        module = importlib.import_module(f"attendre_core.numba_kernels.{found.name}")
+        for name, value in vars(module).items():
+            if type(value).__name__ == "CPUDispatcher":
+                monkeypatch.setattr(module, name, refuse)
+
+
+@pytest.mark.usefixtures("no_machine_code_runs")
+def test_calls_of_the_library_are_no_machine_code():
+    """Neither to attend nor to insert: a figure without Numba is measured without it."""
+    references = pytest.importorskip("attendre_core.speed.torch_references")
+    run = Running(backend_named("torch"), layer_of(64, 8), seq=16)
+    variants = {variant.name: variant.context for variant in references.step_variants()}
+    with references.inference():
+        with variants["eager step in calls of the library"]():
+            run.filled()
+        with pytest.raises(AssertionError, match="machine code ran"):
+            run()
 
 
 @pytest.mark.parametrize("library", sorted(LIMITS))
@@ -124,7 +158,7 @@ def test_a_backend_without_references_is_refused(capsys):
 
 def test_a_missing_peer_is_skipped_and_says_how_to_install_it(monkeypatch, capsys):
     pytest.importorskip("torch")
-    monkeypatch.setitem(__import__("sys").modules, "attendre_torch.peers", None)
+    monkeypatch.setitem(__import__("sys").modules, "attendre_core.speed.torch_peers", None)
     assert main(["bench", "--quick", "--backend", "torch", "--row", "10", "--json"]) == 0
     (figure,) = json.loads(capsys.readouterr().out)["figures"]
     assert figure["verdict"] == "skipped"
@@ -139,7 +173,7 @@ def test_results_are_saved_and_made_into_a_page(tmp_path, capsys):
     assert main(["bench", "--from", str(saved), "--page", str(made), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["figures"][0]["verdict"] == "pass"
     assert "1.50 (1.25 to 1.75)" in made.read_text(encoding="utf-8")
-    assert "time on the wall" in made.read_text(encoding="utf-8")
+    assert "wall time" in made.read_text(encoding="utf-8")
     assert made.with_suffix(".svg").read_text(encoding="utf-8").count("<circle") == 1
 
 

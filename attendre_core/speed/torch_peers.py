@@ -1,4 +1,4 @@
-"""Other libraries' memory layers, set up to be measured beside ours."""
+"""Other libraries' memory layers, set up to be measured against ours."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from memorizing_transformers_pytorch.knn_memory import KNNMemory
 from memorizing_transformers_pytorch.memorizing_transformers_pytorch import KNNAttention
 from torch import nn
 
-from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.layer.records import Chunk
-from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.layer import AttendreLayer, Chunk
+from attendre_core.memory import KeyValueMemory
 
 __all__ = ["memorizing_layers"]
 
@@ -63,7 +62,7 @@ class _Ours(nn.Module):  # type: ignore[misc]
         self.to_q = nn.Linear(heads * dim, heads * dim, bias=False)
         self.to_kv = nn.Linear(heads * dim, 2 * dim, bias=False)
         self.to_out = nn.Linear(heads * dim, heads * dim, bias=False)
-        self.state = layer.init(1, heads, 1, dim, xp=torch)
+        self.state = layer.init(batch=1, heads=heads, kv_heads=1, head_dim=dim, xp=torch)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         query = self.to_q(x).unflatten(-1, (self.heads, -1))

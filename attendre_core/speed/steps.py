@@ -1,7 +1,6 @@
-"""Rows 1 to 6: one layer step, retrieval, insertion, against what cannot be done for less.
+"""Rows 1 to 6: one layer step, retrieval and insertion, against the least they could cost.
 
-B=1, H=8, D=64, S=128, float32. The references are written in the library itself, in
-``attendre_torch.references`` and ``attendre_jax.references``.
+B=1, H=8, D=64, S=128, float32.
 """
 
 from __future__ import annotations
@@ -16,18 +15,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attendre_core.backend import Backend
-from attendre_core.benchmark.figures import Figure, Target
-from attendre_core.benchmark.timing import ratio
-from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.layer.records import Chunk
-from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.layer import AttendreLayer, Chunk
+from attendre_core.memory import KeyValueMemory
 from attendre_core.ops.attention import grouped, logits_of
 from attendre_core.ops.selection import approximate_top_k
 from attendre_core.policies import LFA, LRA, InitialScore
 from attendre_core.positions.none import NoPosition
+from attendre_core.speed.figures import Figure, Target
+from attendre_core.speed.timing import ratio
 from attendre_core.tree import tree_map
 
-__all__ = ["Way", "gather_rows", "insertion_rows", "selecting_rows", "step_rows"]
+__all__ = ["Variant", "gather_rows", "insertion_rows", "selecting_rows", "step_rows"]
 
 HEADS, DIM, CHUNK, TOP_K, PASSES = 8, 64, 128, 128, 12
 _MORE_CHUNKS = 64
@@ -42,8 +40,8 @@ def random_array(backend: Backend, seed: int, *shape: int) -> Any:
 class Running:
     """A layer with a full memory, stepped again and again.
 
-    There are many different chunks, so that hardly two entries are equal: ties would have to be
-    broken, which costs time that real input does not cost.
+    There are many different chunks, so that hardly any entries are equal: breaking ties takes
+    time, and real input has few.
     """
 
     def __init__(self, backend: Backend, layer: AttendreLayer, seq: int = CHUNK) -> None:
@@ -52,15 +50,15 @@ class Running:
             Chunk(*(random_array(backend, 3 * n + i, 1, seq, HEADS, DIM) for i in range(3)))
             for n in range(layer.kv_memory.size // seq + _MORE_CHUNKS)
         ]
-        self._turn = 0
-        self.state = layer.init(1, HEADS, HEADS, DIM, xp=backend)
+        self._steps = 0
+        self.state = layer.init(batch=1, heads=HEADS, head_dim=DIM, xp=backend)
         self._step: Callable[..., Any] = self._plain
 
     def _plain(self, state: Any, chunk: Chunk) -> Any:
         return self.layer.step(state, chunk, donate=True)
 
     def compiled(self, compile_: Callable[..., Any]) -> Running:
-        """Run the step through a compiler."""
+        """Compile the step."""
         self._step = compile_(self._plain)
         return self
 
@@ -71,7 +69,7 @@ class Running:
         return self
 
     def copied(self) -> Running:
-        """Return the same at this moment, to be stepped on its own."""
+        """Return a copy as of now, to be stepped on its own."""
         other = copy(self)
         found = self.backend
         other.state = tree_map(lambda x: found.from_numpy(found.to_numpy(x)), self.state)
@@ -80,13 +78,13 @@ class Running:
     def __call__(self) -> Any:
         """Run one step."""
         self.state, out = self._step(self.state, self.chunk)
-        self._turn += 1
+        self._steps += 1
         return out.value
 
     @property
     def chunk(self) -> Chunk:
         """The chunk of the next step."""
-        return self.chunks[self._turn % len(self.chunks)]
+        return self.chunks[self._steps % len(self.chunks)]
 
     def recall(self) -> float:
         """Return the share of the top K that the approximate retrieval finds here."""
@@ -145,21 +143,21 @@ def step_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figur
         )  # fmt: skip
 
 
-class Way(NamedTuple):
-    """One way to run a step that selects.
+class Variant(NamedTuple):
+    """How a step with top K may run.
 
     Attributes
     ----------
     name
         As in the table: "eager step in machine code".
-    within
+    context
         Made and entered around everything that is measured.
     compile
         Compiles a step, given the layer and the function; None = it runs as it is.
     """
 
     name: str
-    within: Callable[[], AbstractContextManager[Any]]
+    context: Callable[[], AbstractContextManager[Any]]
     compile: Callable[[AttendreLayer, Callable[..., Any]], Callable[..., Any]] | None
 
 
@@ -167,8 +165,7 @@ def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[
     """Measure a step with K=128 against compiled dense attention (rows 2, 3).
 
     Without machine code it runs eagerly in PyTorch, where NumPy finds the threshold: compiled code
-    calls `topk`, which takes twice as long, and reads flags so slowly that passes of bisection
-    take longer still.
+    calls `topk`, which takes twice as long, and bisection is slower still.
     """
     attend = partial(references.compiled(references.dense_attention), *_attention_inputs(backend))
     row = 3 if backend.name == "jax" else 2
@@ -176,13 +173,15 @@ def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[
         if backend.name == "jax" and retrieval == "approximate":
             continue
         word = "exact" if retrieval == "threshold" else f"{PASSES} passes"
-        for way in references.ways():
+        for variant in references.step_variants():
             layer = layer_of(2048, TOP_K, retrieval)
-            name = f"{backend.name}: {way.name}, M=2048, K=128, {word} ÷ compiled dense attention"
-            with way.within():
+            name = (
+                f"{backend.name}: {variant.name}, M=2048, K=128, {word} ÷ compiled dense attention"
+            )
+            with variant.context():
                 run = Running(backend, layer)
-                if way.compile is not None:
-                    run.compiled(partial(way.compile, layer))
+                if variant.compile is not None:
+                    run.compiled(partial(variant.compile, layer))
                 run.filled()
                 note = f"recall {run.recall():.4f}" if retrieval == "approximate" else ""
                 found = ratio(run, attend, repeats=repeats)
@@ -201,16 +200,17 @@ def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Fig
         def rows(x: Any) -> Any:
             return backend.xp.permute_dims(x, (0, 2, 1, 3))
 
-        state, _ = memory.insert(memory.init(1, HEADS, DIM, backend), rows(key), rows(value))
+        state = memory.init(batch=1, heads=HEADS, head_dim=DIM, xp=backend)
+        state, _ = memory.insert(state, rows(key), rows(value))
         gather = partial(references.gathered_attention, query, key, value, TOP_K)
-        for name, within in references.attending_ways():
+        for name, context in references.attention_variants():
 
             def attend(state: Any, query: Any, memory: KeyValueMemory = memory) -> Any:
                 return memory.attend(state, query, top_k=TOP_K)[1]
 
             # Eager PyTorch finds the threshold with NumPy, which is faster than compiled code.
             ours = references.compiled(attend) if backend.name == "jax" else attend
-            with within():
+            with context():
                 found = ratio(gather, partial(ours, state, rows(query)), repeats=repeats)
             yield Figure(
                 5, f"{backend.name}: gathering ÷ threshold {name}, M={size}, K=128",
@@ -219,12 +219,12 @@ def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Fig
 
 
 def insertion_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
-    """Measure row 6: inserting costs by what is inserted, not by what is held."""
+    """Measure row 6: the cost of inserting depends on what is inserted, not on what is held."""
 
     def inserting(size: int, seq: int) -> Callable[[], Any]:
         memory = KeyValueMemory(size, LFA(initial=InitialScore(0.0)))
         chunk = random_array(backend, 1, 1, seq, HEADS, DIM)
-        kept = [memory.init(1, HEADS, DIM, backend)]
+        kept = [memory.init(batch=1, heads=HEADS, head_dim=DIM, xp=backend)]
         whole = random_array(backend, 2, 1, size, HEADS, DIM)
         kept[0], _ = memory.insert(kept[0], whole, whole)
 

@@ -1,8 +1,8 @@
-"""Time two things in turns, so that a busy machine slows both.
+"""Time two functions alternately, so that a busy machine slows both.
 
-With one thread the clock is the processor time of this process: what neighbours take away does
-not count. With more threads it is the time on the wall, because libraries wait for each other's
-threads while they burn processor time.
+With one thread the clock is the processor time of this process: what other processes take does
+not count. With more threads it is wall time, because threads that wait for each other use
+processor time, too.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THREADS = [1]
 def threads(count: int) -> Iterator[None]:
     """Let libraries that are not loaded yet use so many threads, and choose the clock by it.
 
-    PyTorch is told by `attendre_torch.references`, which reads the environment.
+    PyTorch is told by ``torch_references.py``, which reads the environment.
     """
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in (*names, "XLA_FLAGS")}
@@ -48,13 +48,13 @@ def threads(count: int) -> Iterator[None]:
 
 
 def clock() -> float:
-    """Return processor time with one thread, time on the wall with more."""
+    """Return processor time with one thread, wall time with more."""
     return time.process_time() if _THREADS[0] == 1 else time.perf_counter()
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One thing over another: the median of neighbouring runs, and the quartiles."""
+    """One time over another: the median of neighbouring runs, and the quartiles."""
 
     median: float
     low: float
@@ -63,7 +63,7 @@ class Ratio:
 
 
 def ready(result: Any) -> Any:
-    """Wait until a result is computed, where a library computes later."""
+    """Wait until a result is computed, where a library computes asynchronously."""
     for leaf in _leaves(result):
         wait = getattr(leaf, "block_until_ready", None)
         if wait is not None:
@@ -80,7 +80,7 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def seconds(run: Callable[[], Any], times: int = 1) -> float:
-    """Return what some runs take together, without garbage collection in between."""
+    """Return the time of some runs together, without garbage collection."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -113,8 +113,8 @@ def ratio(
 ) -> Ratio:
     """Return the time of ``one`` over that of ``other``.
 
-    Each turn runs a short block of both, the order changing from turn to turn; the first
-    ``warm`` turns do not count. Blocks are as long for one as for the other.
+    Each repeat times a short block of both, in changing order, after ``warm`` runs that do not
+    count. Blocks of both last equally long.
 
     Examples
     --------
@@ -126,9 +126,9 @@ def ratio(
         seconds(run, warm)
     times = {name: max(1, round(_BLOCK / max(seconds(run), 1e-7))) for name, run in runs.items()}
     pairs = []
-    for turn in range(repeats):
+    for number in range(repeats):
         took = {}
-        for name in ("one", "other") if turn % 2 else ("other", "one"):
+        for name in ("one", "other") if number % 2 else ("other", "one"):
             took[name] = seconds(runs[name], times[name]) / times[name]
         pairs.append((took["one"], took["other"]))
     return of_pairs(pairs)

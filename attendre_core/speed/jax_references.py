@@ -11,20 +11,20 @@ import jax
 import jax.numpy as jnp
 
 from attendre_core.backend import Array
-from attendre_core.benchmark.steps import Way
-from attendre_core.compiled import installed
+from attendre_core.numba_kernels import installed
+from attendre_core.speed.steps import Variant
 from attendre_jax.foreign import machine_code
 
 __all__ = [
     "HandWritten",
-    "attending_ways",
+    "attention_variants",
     "compiled",
     "compiled_step",
     "dense_attention",
     "fused_attention",
     "gathered_attention",
     "inference",
-    "ways",
+    "step_variants",
 ]
 
 #: Nothing is recorded for gradients unless a function is differentiated.
@@ -43,13 +43,13 @@ def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     return result
 
 
-def ways() -> Iterator[Way]:
-    """Return how a step that selects may run."""
-    for name, within in attending_ways():
-        yield Way(f"compiled step {name}", within, lambda _, step: compiled_step(step))
+def step_variants() -> Iterator[Variant]:
+    """Return how a step with top K may run."""
+    for name, context in attention_variants():
+        yield Variant(f"compiled step {name}", context, lambda _, step: compiled_step(step))
 
 
-def attending_ways() -> Iterator[tuple[str, Any]]:
+def attention_variants() -> Iterator[tuple[str, Any]]:
     """Return how attention over the top K may run."""
     if installed():
         yield "in machine code", machine_code

@@ -8,16 +8,15 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from attendre_core.backend import Backend, backend
-from attendre_core.benchmark import models, steps, streams
-from attendre_core.benchmark.figures import Figure, Target, skipped
-from attendre_core.benchmark.timing import threads
 from attendre_core.errors import ConfigError
+from attendre_core.speed import models, steps, streams
+from attendre_core.speed.figures import Figure, Target, skipped
+from attendre_core.speed.timing import threads
 
 __all__ = ["LIBRARIES", "Part", "measure_all", "parts_of"]
 
-_REFERENCES = {"torch": "attendre_torch.references", "jax": "attendre_jax.references"}
-#: Libraries for which there are references.
-LIBRARIES = tuple(_REFERENCES)
+#: Libraries for which there are references, in ``torch_references.py`` and ``jax_references.py``.
+LIBRARIES = ("torch", "jax")
 
 
 class Part(NamedTuple):
@@ -38,7 +37,7 @@ def parts_of(libraries: tuple[str, ...], *, quick: bool, rows: tuple[int, ...] =
             line = skipped(0, f"{name}: everything", Target("at most", 1.0), str(error))
             parts.append(Part(name, (0,), partial(iter, [line])))
             continue
-        references: Any = importlib.import_module(_REFERENCES[name])
+        references: Any = importlib.import_module(f"attendre_core.speed.{name}_references")
         parts += _parts_of_one(found, references, quick)
     return [part for part in parts if not rows or set(part.rows) & {0, *rows}]
 
@@ -90,7 +89,7 @@ def measure_all(
     say
         Told what is measured next.
     threads_each
-        Threads that a library may use; more than one measures time on the wall.
+        Threads that a library may use; more than one measures wall time.
     """
     with threads(threads_each):
         for part in parts_of(libraries, quick=quick, rows=rows):
