@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.observer import Presence, WatchedModel
 from attendre_core.evaluation.systems import System
 from attendre_core.evaluation.tasks import Document
-from attendre_core.evaluation.watching import Presence, WatchedModel
 from attendre_core.zoo.model import Model
 
 __all__ = ["Outcome", "measure"]

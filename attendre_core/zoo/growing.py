@@ -8,8 +8,8 @@ from attendre_core.backend import Array
 from attendre_core.memory.state import grown
 from attendre_core.policies import FIFO
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Params, Part
-from attendre_core.zoo.reading import Hidden, Reader, States
+from attendre_core.zoo.architectures.base import Params, Part
+from attendre_core.zoo.reader import Hidden, Reader, States
 from attendre_core.zoo.stacks import ModelStack, full_stack
 
 __all__ = ["GrowingReader"]

@@ -15,16 +15,15 @@ from attendre_core.errors import ConfigError
 from attendre_core.layer.stack import in_order
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
-from attendre_core.zoo.architecture import Architecture, Cross, EncoderDecoder, Params, Part
-from attendre_core.zoo.full import full_pass
-from attendre_core.zoo.generation import Ending, OnToken, continue_by_beams, continue_rows
+from attendre_core.zoo.architectures.base import Architecture, Cross, EncoderDecoder, Params, Part
+from attendre_core.zoo.decode_cache import PreparedWriter, can_prepare
+from attendre_core.zoo.full_attention import full_pass
+from attendre_core.zoo.generate import Ending, OnToken, Sampling, continue_by_beams, continue_rows
 from attendre_core.zoo.growing import GrowingReader
-from attendre_core.zoo.prepared import PreparedWriter, can_prepare
-from attendre_core.zoo.reading import Reader
-from attendre_core.zoo.rows import last_rows, padded, rows_of
-from attendre_core.zoo.sampling import Sampling
+from attendre_core.zoo.reader import Reader
 from attendre_core.zoo.stacks import ModelStack, blocks_of, full_stack
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.tokens import last_rows, padded, rows_of
+from attendre_core.zoo.writer import Writer
 
 if TYPE_CHECKING:
     from attendre_core.zoo.stream import Stream

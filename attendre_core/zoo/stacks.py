@@ -19,7 +19,7 @@ from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.rope import RoPE
 from attendre_core.positions.window import Window
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Cross, Params, Part
+from attendre_core.zoo.architectures.base import Cross, Params, Part
 
 __all__ = [
     "ModelBlock",

@@ -13,13 +13,13 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.layer.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
+from attendre_core.zoo.generate import Sampling
 from attendre_core.zoo.growing import GrowingReader
-from attendre_core.zoo.reading import Hidden, Reader
-from attendre_core.zoo.rows import last_rows, padded, rows_of
-from attendre_core.zoo.sampling import Sampling
+from attendre_core.zoo.reader import Hidden, Reader
 from attendre_core.zoo.saving import fingerprint, read_arrays, write_arrays
 from attendre_core.zoo.stacks import compiled
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.tokens import last_rows, padded, rows_of
+from attendre_core.zoo.writer import Writer
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 
 from attendre_core.backend import Array
 from attendre_core.layer.stack import Flow, Stack
-from attendre_core.zoo.architecture import Params, Part
+from attendre_core.zoo.architectures.base import Params, Part
 from attendre_core.zoo.stacks import ModelBlock
 
 __all__ = ["Run", "drained_runs", "runs_of", "stacked_params", "started_runs", "through_runs"]

@@ -17,10 +17,10 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.layer.stack import Flow
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params, Part
-from attendre_core.zoo.full import full_encoding, layer_program
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
+from attendre_core.zoo.full_attention import full_encoding, layer_program
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.reading import Hidden
+from attendre_core.zoo.reader import Hidden
 from attendre_core.zoo.stacks import memory_stack
 from attendre_jax.chunks import joined_chunks, placed, split_chunks
 from attendre_jax.layer_runs import (
@@ -64,7 +64,7 @@ class ModelFunctions:
     --------
     >>> import attendre_core as at
     >>> from attendre_core.zoo.config import RawConfig
-    >>> from attendre_core.zoo.registry import architecture_of
+    >>> from attendre_core.zoo.architectures import architecture_of
     >>> from attendre_jax import random_parameters
     >>> sizes = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16,
     ...          "vocab_size": 9, "num_hidden_layers": 2, "num_attention_heads": 2}

@@ -12,8 +12,8 @@ from attendre_core import checks
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architecture import EncoderDecoder, Params
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.architectures.base import EncoderDecoder, Params
+from attendre_core.zoo.full_attention import full_pass
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.stacks import blocks_of, memory_stack
 from attendre_torch.reading import joined

@@ -15,10 +15,10 @@ from attendre_core.evaluation.tracing.record import AHEAD, EVICTED, HELD, REFUSE
 from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
 from attendre_core.layer import REASONS
 from attendre_core.tree import tree_map
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 
 LENGTH, CHUNK, SIZE = 75, 8, 20
 TOKENS = np.random.default_rng(0).integers(0, 40, LENGTH).tolist()

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.architectures.modernbert import ModernBert
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.modernbert import ModernBert
 
 transformers = pytest.importorskip("transformers")
 

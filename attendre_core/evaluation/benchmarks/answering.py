@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from attendre_core.evaluation.benchmarks.benchmark import memory_bytes, memory_of
 from attendre_core.evaluation.benchmarks.question import Question
+from attendre_core.evaluation.observer import Presence, WatchedModel
 from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.zoo.generate import Sampling, log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.rows import padded
-from attendre_core.zoo.sampling import Sampling, log_softmax
 from attendre_core.zoo.stream import Stream
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.tokens import padded
+from attendre_core.zoo.writer import Writer
 
 __all__ = ["Answered", "answered", "log_likelihood"]
 

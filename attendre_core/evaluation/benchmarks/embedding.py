@@ -14,8 +14,8 @@ from attendre_core.errors import ConfigError
 from attendre_core.evaluation.benchmarks.benchmark import Metric, Scores, memory_bytes, memory_of
 from attendre_core.evaluation.benchmarks.perplexity import text_tokens
 from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.observer import Presence, WatchedModel
 from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
 from attendre_core.zoo.model import Model
 
 __all__ = ["Embedding", "Text"]

@@ -18,10 +18,10 @@ from attendre_core.evaluation.benchmarks.benchmark import (
     memory_of,
 )
 from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.observer import Presence, WatchedModel
 from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.sampling import log_softmax
 
 __all__ = ["Perplexity", "StreamPiece", "text_tokens"]
 

@@ -17,7 +17,7 @@ from attendre_core.memory.state import KeyValueState
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.reading import Reader
+from attendre_core.zoo.reader import Reader
 from attendre_core.zoo.stacks import ModelStack
 
 __all__ = ["Recorder", "TracedModel"]

@@ -11,8 +11,8 @@ from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
 from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
 from attendre_core.evaluation.tracing.words import Naming, pieces_of
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.sampling import log_softmax
 from attendre_core.zoo.stream import Stream
 
 __all__ = ["trace_text"]

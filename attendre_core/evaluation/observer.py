@@ -19,7 +19,7 @@ from attendre_core.layer.stack import Block, Flow
 from attendre_core.layer.trace import StepTrace
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.reading import Reader
+from attendre_core.zoo.reader import Reader
 from attendre_core.zoo.stacks import ModelStack
 
 __all__ = ["Presence", "WatchedModel"]

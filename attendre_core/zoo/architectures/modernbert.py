@@ -17,9 +17,8 @@ from typing import Any, ClassVar, Literal, Self
 from attendre_core.backend import Array
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
-from attendre_core.zoo.architecture import Architecture, Cross, Params, Part, Tensor
-from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.parts import (
+from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
+from attendre_core.zoo.architectures.layers import (
     ACTIVATIONS,
     activate,
     embedded,
@@ -28,6 +27,7 @@ from attendre_core.zoo.parts import (
     merged_heads,
     split_heads,
 )
+from attendre_core.zoo.config import RawConfig
 
 __all__ = ["ModernBert"]
 

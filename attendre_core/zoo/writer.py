@@ -9,7 +9,7 @@ import numpy as np
 
 from attendre_core.backend import Array, Backend, backend
 from attendre_core.layer.attendre import LayerState
-from attendre_core.zoo.architecture import Architecture, Params, Part
+from attendre_core.zoo.architectures.base import Architecture, Params, Part
 from attendre_core.zoo.stacks import ModelBlock, ModelStack
 
 __all__ = ["Writer"]

@@ -25,7 +25,7 @@ from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.stacks import runs_eagerly
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.writer import Writer
 
 __all__ = ["PreparedWriter", "can_prepare"]
 

@@ -8,10 +8,10 @@ from typing import Any, Self
 
 from attendre_core.errors import CheckpointError
 from attendre_core.positions.sinusoidal import SinusoidalPositions
-from attendre_core.zoo.architecture import Tensor
+from attendre_core.zoo.architectures.base import Tensor
+from attendre_core.zoo.architectures.layers import ACTIVATIONS
+from attendre_core.zoo.architectures.vanilla import VanillaPart, VanillaTransformer
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.parts import ACTIVATIONS
-from attendre_core.zoo.vanilla import VanillaPart, VanillaTransformer
 
 __all__ = ["CTranslate"]
 

@@ -10,7 +10,7 @@ from attendre_core.backend import Array, Backend, backend
 from attendre_core.layer.attendre import LayerState
 from attendre_core.layer.stack import StackOutput
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Params, Part
+from attendre_core.zoo.architectures.base import Params, Part
 from attendre_core.zoo.stacks import ModelStack, blocks_of, memory_stack
 
 __all__ = ["Hidden", "Reader"]

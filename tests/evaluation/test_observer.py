@@ -7,8 +7,8 @@ import pytest
 
 import attendre_core as at
 from attendre_core.evaluation import measure, system
+from attendre_core.evaluation.observer import Presence, WatchedModel
 from attendre_core.evaluation.tasks import Document
-from attendre_core.evaluation.watching import Presence, WatchedModel
 from attendre_core.zoo.model import Model
 
 CONFIGS = [

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from attendre_core.errors import CheckpointError
-from attendre_core.zoo.architecture import Architecture
-from attendre_core.zoo.bert import Bert
+from attendre_core.zoo.architectures.base import Architecture
+from attendre_core.zoo.architectures.bert import Bert
+from attendre_core.zoo.architectures.ctranslate import CTranslate
+from attendre_core.zoo.architectures.gemma import Gemma
+from attendre_core.zoo.architectures.llama import Llama
+from attendre_core.zoo.architectures.marian import Marian
+from attendre_core.zoo.architectures.modernbert import ModernBert
+from attendre_core.zoo.architectures.palm import Cohere, Falcon
+from attendre_core.zoo.architectures.t5 import T5
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.ctranslate import CTranslate
-from attendre_core.zoo.gemma import Gemma
-from attendre_core.zoo.llama import Llama
-from attendre_core.zoo.marian import Marian
-from attendre_core.zoo.modernbert import ModernBert
-from attendre_core.zoo.palm import Cohere, Falcon
-from attendre_core.zoo.t5 import T5
 
 __all__ = ["ARCHITECTURES", "architecture_of"]
 
@@ -42,6 +42,6 @@ def architecture_of(config: RawConfig) -> Architecture:
         raise CheckpointError(
             f"{config.where}: model_type is {kind[:80]!r}, expected one of "
             f"{', '.join(sorted(ARCHITECTURES))}. A new architecture is one file and one line in "
-            "attendre_core/zoo/registry.py."
+            "attendre_core/zoo/architectures/__init__.py."
         )
     return ARCHITECTURES[kind].from_config(config)

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.zoo.prepared import PreparedWriter
+from attendre_core.zoo.decode_cache import PreparedWriter
 from attendre_core.zoo.stacks import ModelStack
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.writer import Writer
 
 #: Positions beyond 20 are clamped: what was read first is far away from what is written.
 LLAMA = {

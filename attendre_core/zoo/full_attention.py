@@ -11,7 +11,7 @@ from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungr
 from attendre_core.ops.softmax import masked_softmax
 from attendre_core.positions.base import Encoding, Pairing
 from attendre_core.positions.window import Window
-from attendre_core.zoo.architecture import Cross, Params, Part
+from attendre_core.zoo.architectures.base import Cross, Params, Part
 from attendre_core.zoo.stacks import compiled
 
 __all__ = ["full_encoding", "full_pass", "layer_program"]

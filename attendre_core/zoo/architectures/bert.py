@@ -16,9 +16,8 @@ from typing import Any, ClassVar, Literal, Self
 from attendre_core.backend import Array
 from attendre_core.errors import CheckpointError
 from attendre_core.positions.learned import LearnedPositions
-from attendre_core.zoo.architecture import Architecture, Cross, Params, Part, Tensor
-from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.parts import (
+from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
+from attendre_core.zoo.architectures.layers import (
     ACTIVATIONS,
     activate,
     embedded,
@@ -27,6 +26,7 @@ from attendre_core.zoo.parts import (
     merged_heads,
     split_heads,
 )
+from attendre_core.zoo.config import RawConfig
 
 __all__ = ["Bert"]
 

@@ -15,9 +15,8 @@ from attendre_core.backend import Array
 from attendre_core.layer.encoder_output import cross_attention
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.relative_table import T5Bias
-from attendre_core.zoo.architecture import Cross, EncoderDecoder, Params, Part, Tensor
-from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.parts import (
+from attendre_core.zoo.architectures.base import Cross, EncoderDecoder, Params, Part, Tensor
+from attendre_core.zoo.architectures.layers import (
     ACTIVATIONS,
     activate,
     embedded,
@@ -26,6 +25,7 @@ from attendre_core.zoo.parts import (
     rms_norm,
     split_heads,
 )
+from attendre_core.zoo.config import RawConfig
 
 __all__ = ["T5", "T5Part"]
 
