@@ -24,13 +24,12 @@ from attendre_core.positions.base import Encoding
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
-from attendre_core.zoo.stacks import runs_eagerly
-from attendre_core.zoo.writer import Writer
+from attendre_core.zoo.blocks import runs_eagerly
 
-__all__ = ["PreparedWriter", "can_prepare"]
+__all__ = ["DecodeCache", "can_cache"]
 
 
-def can_prepare(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
+def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
     """Whether keys may be turned once, by rotary positions or none, and written in place."""
     return runs_eagerly(library) and all(
         state.kv.valid.ndim == 2
@@ -41,56 +40,56 @@ def can_prepare(library: str, layers: Sequence[AttendreLayer], states: Any) -> b
     )
 
 
-class PreparedWriter(Writer):
-    """A `Writer` that prepares the entries of all layers when the first token is written.
+class DecodeCache:
+    """The entries of all layers, prepared when the first token is written.
 
-    It writes what a `Writer` writes, up to rounding. ``states`` are those before the first token,
-    and empty after it.
+    Parameters
+    ----------
+    layers, states
+        From `Stack.decoding`, with room for what will be written.
+    position
+        NumPy, (batch,): of the first token that will be written.
     """
 
-    _layers: tuple[_Prepared, ...] = ()
-    _written = 0
+    def __init__(self, layers: Sequence[AttendreLayer], states: Any, position: Any) -> None:
+        self._layers = tuple(
+            _prepared(layer, state, np.asarray(position, dtype=np.int32))
+            for layer, state in zip(layers, states, strict=True)
+        )
+        self._written = 0
 
-    def write(self, tokens: Any, active: Any) -> Any:
-        """Add a token to each active row; returns next-token logits, (batch, vocabulary)."""
-        if not self._layers:
-            self._layers = tuple(
-                _prepared(layer, state, self.position)
-                for layer, state in zip(self.stack.layers, self.states, strict=True)
-            )
-            self.states = ()
-        active = np.asarray(active, dtype=bool)
-        array = self.backend.from_numpy
-        ids = array(np.asarray(tokens, dtype=np.int32)[:, None])
-        at = array(self.position[:, None].copy())
-        x = self.part.embed(self.params, ids, at)
+    def step(self, blocks: Any, x: Array, at: Array, position: Any, active: Any) -> Array:
+        """Add one token per row.
+
+        Parameters
+        ----------
+        blocks
+            Of all layers.
+        x, at
+            (batch, 1, dim) and int32 (batch, 1).
+        position, active
+            NumPy, (batch,): the same positions, and which rows have a token at all.
+        """
         turns: dict[tuple[Encoding, float | None], _Turn] = {}
-        for layer, block in zip(self._layers, self.blocks, strict=True):
+        for layer, block in zip(self._layers, blocks, strict=True):
+            query, key, value = block.project(x, at)
             turn = turns.get((layer.encoding, layer.scale))
             if turn is None:
-                turn = turns[layer.encoding, layer.scale] = _Turn(layer, at, self.part.heads)
-            query, key, value = block.project(x, at)
+                turn = turns[layer.encoding, layer.scale] = _Turn(layer, at, query.shape[2])
             near, turned_key, at_limit = turn.turned(query, key)
-            layer.put(self._written, turned_key, key, value, self.position, active)
+            layer.put(self._written, turned_key, key, value, position, active)
             if at_limit is None:
                 attended = layer.attend(near)
             else:
-                attended = layer.attend_clamped(near, at_limit, self.position)
+                attended = layer.attend_clamped(near, at_limit, position)
             x = block.finish(attended, x)
         self._written += 1
-        self.position = self.position + active.astype(np.int32)
-        return self.logits(self.part.final(self.params, x)[:, 0, :])
+        return x
 
-    def reorder(self, index: Any) -> None:
+    def reorder(self, index: Any, rows: Array) -> None:
         """Take row ``index[i]`` as row i."""
-        if not self._layers:
-            super().reorder(index)
-            return
-        index = np.asarray(index)
-        rows = self.backend.from_numpy(index.astype(np.int32))
         for layer in self._layers:
             layer.reorder(index, rows)
-        self.reorder_inputs(index, rows)
 
 
 class _Turn:

@@ -1,23 +1,40 @@
-"""Full attention, without any memory: what the memory is compared with."""
+"""Full attention, without any memory: whole inputs at once, or chunk by chunk with all kept."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from attendre_core.backend import Array, backend_of
+from attendre_core.layer.block import Observer
+from attendre_core.layer.stack import Stack
+from attendre_core.memory.state import grown
 from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
 from attendre_core.ops.softmax import masked_softmax
+from attendre_core.policies import FIFO
 from attendre_core.positions.base import Encoding, Pairing
-from attendre_core.positions.window import Window
+from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures.base import Cross, Params, Part
-from attendre_core.zoo.stacks import compiled
+from attendre_core.zoo.blocks import compiled, runs_eagerly
+from attendre_core.zoo.memories import encoding_of, full_stack
+from attendre_core.zoo.reader import Hidden, Reader, States
+from attendre_core.zoo.tokens import last_rows, padded
+from attendre_core.zoo.writer import Writer, write_across, write_after
 
-__all__ = ["full_encoding", "full_pass", "layer_program"]
+if TYPE_CHECKING:
+    from attendre_core.zoo.model import Model
+
+__all__ = ["GrowingReader", "Whole", "compiled_length", "full_pass", "layer_program"]
 
 #: Queries are taken this many at a time, so that the logits stay small.
 _BLOCK = 512
+#: Whole inputs are filled up to a multiple of this where lengths are compiled.
+_LENGTH_STEP = 64
+#: Slots that a memory without limit has at first; they are doubled when they are full.
+_FIRST_SIZE = 512
 
 
 def full_pass(
@@ -36,6 +53,8 @@ def full_pass(
     ----------
     tokens, valid
         (batch, length); rows are filled up behind their end.
+    crosses
+        For a decoder: what it attends to across, one for each layer.
 
     Returns
     -------
@@ -50,17 +69,11 @@ def full_pass(
     x = part.embed(params, tokens, position)
     entries = []
     for i in range(part.layers):
-        run = layer_program(library, part, full_encoding(part, i), causal)
+        run = layer_program(library, part, encoding_of(part, i), causal)
         cross = None if crosses is None else crosses[i]
         x, key, value = run(params["layers"][i], x, position, valid, cross)
         entries.append((key, value))
     return part.final(params, x), entries
-
-
-def full_encoding(part: Part, layer: int) -> Encoding:
-    """Return the position scheme of a layer with its window."""
-    encoding, window = part.encoding(layer), part.window(layer)
-    return encoding if window is None else Window(window, encoding)
 
 
 @lru_cache(maxsize=256)
@@ -122,3 +135,97 @@ def _attended(
             logits = logits + encoded.bias
         out = mix(masked_softmax(logits, allowed), values)
     return xp.astype(ungrouped(out), query.dtype)
+
+
+def compiled_length(library: str, length: int) -> int:
+    """Return to which length inputs are filled up, so that few lengths are compiled."""
+    return length if runs_eagerly(library) else -(-length // _LENGTH_STEP) * _LENGTH_STEP
+
+
+class Whole:
+    """Rows of a model that were read as a whole: hidden states, and a start to write from.
+
+    Attributes
+    ----------
+    hidden
+        (batch, n, dim): of what is filled up, too.
+    valid
+        Boolean, (batch, n).
+    length
+        Of the longest row; ``n`` may be more.
+    """
+
+    def __init__(self, model: Model, rows: list[list[int]]) -> None:
+        self._model, self._rows = model, rows
+        self.length = max(len(row) for row in rows)
+        tokens, valid = padded(rows, compiled_length(model.library, self.length))
+        self.valid = model.backend.from_numpy(valid)
+        self.hidden, self._entries = full_pass(
+            model.reading_part, model.reading_params, model.backend.from_numpy(tokens), self.valid,
+            causal=model.causal, library=model.library,
+        )  # fmt: skip
+
+    def encoded(self) -> tuple[Array, Array]:
+        """Return what a decoder attends to: outputs (batch, n, dim), and which are real."""
+        return self.hidden, self.valid
+
+    def writer(self, room: int) -> tuple[Writer, Any]:
+        """Return a writer and the logits of the first token."""
+        model = self._model
+        if model.architecture.kind == "encoder-decoder":
+            return write_across(model, *self.encoded(), room)
+        reader = GrowingReader(model.reading_part, model.reading_params, model.library, model.dtype)
+        lengths = np.asarray([len(row) for row in self._rows], dtype=np.int32)
+        last = last_rows(model.backend, self.hidden, lengths - 1)
+        states = reader.filled(self._entries, self.valid)
+        return write_after(model, reader, states, lengths, last, room)
+
+
+class GrowingReader(Reader):
+    """Full causal attention, chunk by chunk: memories grow with the input, nothing is evicted."""
+
+    def __init__(
+        self,
+        part: Part,
+        params: Params,
+        library: str,
+        dtype: str,
+        *,
+        chunk: int = 256,
+        observer: Observer | None = None,
+    ) -> None:
+        memory = MemoryConfig(policy=FIFO(), kv_size=chunk, chunk=chunk, positions="model")
+        super().__init__(part, params, memory, library, dtype, causal=True, observer=observer)
+        self._size = _FIRST_SIZE
+
+    def stack(self, length: int) -> Stack:
+        """Return layers that hold at least ``length`` positions."""
+        while self._size < length:
+            self._size *= 2
+        return full_stack(self.part, self._size, self.library)
+
+    def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
+        """Make room for the chunk and read it."""
+        # Rows may be at different places; the memory counts the entries of the fullest one.
+        self.stack(int(position.max()) + 1)
+        return super().read(self.fitted(state), tokens, position, valid)
+
+    def fitted(self, state: States) -> States:
+        """Give states as many slots as the layers have now."""
+        missing = self._size - state[0].kv.key.shape[2]
+        if missing <= 0:
+            self._size = max(self._size, state[0].kv.key.shape[2])
+            return state
+        return tuple(part._replace(kv=grown(part.kv, missing)) for part in state)
+
+    def filled(self, entries: list[tuple[Array, Array]], valid: Array) -> States:
+        """Make states that hold the entries of a whole input, as if it had been read."""
+        self._size = max(int(valid.shape[1]), 1)
+        stack = self.stack(self._size)
+        states = []
+        for layer, state, (key, value) in zip(
+            stack.layers, self.start(valid.shape[0]), entries, strict=True
+        ):
+            kv, _ = layer.kv_memory.insert(state.kv, key, value, valid=valid)
+            states.append(state._replace(kv=kv))
+        return tuple(states)

@@ -1,21 +1,87 @@
-"""From the logits of the last token to a text: greedy, by chance, or by beams."""
+"""From the logits of the last token to a text: greedily, sampled, or by beam search."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attendre_core import checks
 from attendre_core.errors import ConfigError
+from attendre_core.zoo.architectures.base import EncoderDecoder
 from attendre_core.zoo.writer import Writer
 
-__all__ = ["Ending", "Sampling", "continue_by_beams", "continue_rows", "log_softmax"]
+if TYPE_CHECKING:
+    from attendre_core.zoo.model import Model
+
+__all__ = ["OnToken", "Sampling", "cut_text", "generate", "log_softmax"]
 
 #: Called with the row, the new token, and the text of the row so far.
 OnToken = Callable[[int, int, str], None]
+
+
+def generate(
+    model: Model,
+    start: Callable[[int], tuple[Writer, Any]],
+    max_new_tokens: int = 32,
+    *,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    beams: int = 1,
+    length_penalty: float = 1.0,
+    stop: Sequence[str] = (),
+    on_token: OnToken | None = None,
+) -> list[list[int]]:
+    """Continue every row of what was read; the new token ids of each.
+
+    Parameters
+    ----------
+    start
+        Takes the most tokens there will be, and returns a writer and the logits of the first
+        token, (batch, vocabulary).
+    max_new_tokens, temperature, top_p, top_k, seed, beams, length_penalty, stop, on_token
+        As in `Model.generate`.
+    """
+    where = "Model.generate"
+    sampling = Sampling(temperature, top_p, top_k)
+    checks.whole_number(where, "max_new_tokens", max_new_tokens, least=1, hint="32 is the default.")
+    checks.whole_number(where, "beams", beams, least=1, hint="1 is no beam search.")
+    if beams > 1 and temperature:
+        raise ConfigError(
+            f"{where}: beams is {beams} and temperature {temperature}. Beams look for the "
+            "likeliest text: leave the temperature at 0."
+        )
+    architecture = model.architecture
+    if architecture.kind == "encoder":
+        raise ConfigError(f"{where}: an encoder writes nothing. Use encode.")
+    ending = Ending(
+        max_new_tokens, model.end, tuple(stop),
+        architecture.never if isinstance(architecture, EncoderDecoder) else (),
+        None if model.tokenizer is None else model.text,
+    )  # fmt: skip
+    if stop:
+        model.require_tokenizer("generate")
+    writer, logits = start(max_new_tokens)
+    if beams > 1:
+        return _by_beams(writer, logits, ending, beams, length_penalty)
+    return _by_rows(writer, logits, ending, sampling, seed, on_token)
+
+
+def cut_text(text: str, stop: Sequence[str]) -> str:
+    """Cut a text before the first thing to stop at.
+
+    Examples
+    --------
+    >>> cut_text("one. two. three", [".", "two"])
+    'one'
+    """
+    places = [text.find(word) for word in stop if word in text]
+    return text[: min(places)] if places else text
 
 
 @dataclass(frozen=True)
@@ -106,11 +172,6 @@ class Ending:
         """Whether the text contains something to stop at."""
         return bool(self.stop) and any(word in self.text(tokens) for word in self.stop)
 
-    def cut(self, text: str) -> str:
-        """Cut a text before the first thing to stop at."""
-        places = [text.find(word) for word in self.stop if word in text]
-        return text[: min(places)] if places else text
-
     def without(self, logits: Any) -> Any:
         """Make what must not be chosen impossible."""
         if self.never:
@@ -119,7 +180,7 @@ class Ending:
         return logits
 
 
-def continue_rows(
+def _by_rows(
     writer: Writer,
     logits: Any,
     ending: Ending,
@@ -174,7 +235,7 @@ class _Beams:
         return bool(self.done[-1][0] >= best_alive / max(length, 1) ** self.penalty)
 
 
-def continue_by_beams(
+def _by_beams(
     writer: Writer, logits: Any, ending: Ending, width: int, penalty: float
 ) -> list[list[int]]:
     """Continue every row with the likeliest text that ``width`` beams find.

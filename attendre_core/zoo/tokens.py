@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,17 +11,31 @@ from attendre_core.backend import Array, Backend
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.ops.slots import gather_slots
 
-__all__ = ["last_rows", "padded", "rows_of"]
+__all__ = ["is_single", "is_text", "last_rows", "padded", "rows_of"]
 
 
-def rows_of(where: str, tokens: Any, vocabulary: int) -> list[list[int]]:
+def rows_of(
+    where: str,
+    tokens: Any,
+    vocabulary: int,
+    encode: Callable[[str], list[int]] | None = None,
+) -> list[list[int]]:
     """Turn a list of ids, a list of lists of different lengths, or an array, into rows.
+
+    Parameters
+    ----------
+    vocabulary
+        Ids are below it.
+    encode
+        Turns a text into ids: then ``tokens`` may be a text or a list of texts.
 
     Examples
     --------
     >>> rows_of("encode", [5, 6], 10), rows_of("encode", [[1], [2, 3]], 10)
     ([[5, 6]], [[1], [2, 3]])
     """
+    if encode is not None and is_text(tokens):
+        tokens = [encode(text) for text in ([tokens] if isinstance(tokens, str) else tokens)]
     if hasattr(tokens, "tolist"):
         tokens = tokens.tolist()
     if not isinstance(tokens, Sequence) or isinstance(tokens, str):
@@ -43,6 +57,22 @@ def rows_of(where: str, tokens: Any, vocabulary: int) -> list[list[int]]:
                     f"{vocabulary - 1}. Is this the tokenizer of the model?"
                 )
     return [[int(token) for token in row] for row in rows]
+
+
+def is_text(prompt: Any) -> bool:
+    """Whether a prompt is a text, or a list that begins with one."""
+    if isinstance(prompt, Sequence) and not isinstance(prompt, str) and prompt:
+        prompt = prompt[0]
+    return isinstance(prompt, str)
+
+
+def is_single(prompt: Any) -> bool:
+    """Whether a prompt is one text or one row of ids, not a list of them."""
+    if isinstance(prompt, str):
+        return True
+    if hasattr(prompt, "ndim"):
+        return bool(prompt.ndim == 1)
+    return bool(prompt) and isinstance(prompt[0], (int, np.integer))
 
 
 def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 import attendre_core as at
 from attendre_core.evaluation import measure, system
-from attendre_core.evaluation.observer import Presence, WatchedModel
+from attendre_core.evaluation.observer import Presence
 from attendre_core.evaluation.tasks import Document
+from attendre_core.layer import LayerState
+from attendre_core.layer.block import Flow
 from attendre_core.zoo.model import Model
 
 CONFIGS = [
@@ -24,8 +28,10 @@ def test_it_changes_nothing(
 ) -> None:
     rows = [document.tokens.tolist() for document in long_documents[:4]]
     presence = Presence([len(row) for row in rows], config.chunk)
-    watched = WatchedModel(tiny, config, presence).encode(rows)
-    assert np.array_equal(watched, tiny.with_memory(config).encode(rows))
+    streams = [tiny.with_memory(config).stream(len(rows), observer=who) for who in (presence, None)]
+    watched, alone = (stream.read(rows) + stream.finish() for stream in streams)
+    for one, other in zip(watched, alone, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
     assert np.all((presence.shares > 0) & (presence.shares <= 1))
 
 
@@ -34,20 +40,19 @@ def test_it_counts_what_a_trace_says(tiny: Model, long_documents: list[Document]
     config = at.preset("LRA-sum", 32, 16, 16, None, sigmas=0.0)
     row = long_documents[0].tokens.tolist()
     presence = Presence([len(row)], 16)
-    watched = WatchedModel(tiny, config, presence)
     found: list[float] = []
-    stream = watched.stream()
-    note = presence.note
+    stream = tiny.with_memory(config).stream(observer=presence)
+    note = presence.attended
 
-    def check(state: at.LayerState, flow: object) -> None:
-        note(state, flow)  # type: ignore[arg-type]
+    def check(number: int, layer: Any, block: Any, state: Any, flow: Any, trace: Any) -> None:
+        note(number, layer, block, state, flow, trace)
         held = set(state.kv.position[0][state.kv.valid[0]].tolist())
-        for place, real in zip(flow.position[0], flow.valid[0], strict=True):  # type: ignore[attr-defined]
+        for place, real in zip(flow.position[0], flow.valid[0], strict=True):
             if real:
                 own = range(place // 16 * 16, place // 16 * 16 + 16)
                 found.append(len(held & set(own)) / 16)
 
-    presence.note = check  # type: ignore[method-assign]
+    presence.attended = check  # type: ignore[method-assign]
     stream.feed([row])
     stream.finish()
     assert len(found) == 2 * len(row)
@@ -71,6 +76,7 @@ def test_a_last_chunk_that_is_not_full() -> None:
     position, valid = np.asarray([[16, 17, 18, 19]], np.int32), np.ones((1, 4), dtype=bool)
     held = at.KeyValueMemory(size=4).init(1, 1, 2)
     held = held._replace(position=np.asarray([[0, 17, 18, 99]], np.int32), valid=valid)
-    flow = at.LayerOutput(None, None, position, valid, None, None, None)
-    presence.note(at.LayerState(held, None), flow)  # type: ignore[arg-type]
+    flow = Flow(None, position, valid, None, None)
+    layer: Any = None
+    presence.attended(0, layer, layer, LayerState(held, None), flow, None)
     assert presence.shares.tolist() == [0.5]

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.zoo.decode_cache import PreparedWriter
-from attendre_core.zoo.stacks import ModelStack
-from attendre_core.zoo.writer import Writer
+from attendre_core.zoo.decode_cache import DecodeCache
+from attendre_core.zoo.writer import Memories
 
 #: Positions beyond 20 are clamped: what was read first is far away from what is written.
 LLAMA = {
@@ -32,23 +31,17 @@ RAGGED = [RNG.integers(0, 256, size=n).tolist() for n in (41, 9)]
 
 
 def both(folder, library, memory, rows, room=12, dtype="float32"):
-    """Return a writer of either kind after the same input; neither writes into the other."""
+    """Return a writer over memories and one over a cache, after the same input."""
     model = at.load(folder, memory=memory, backend=library, dtype=dtype)
-
-    def after(kind):
+    writers = []
+    for cached in (False, True):
         stream = model.stream(len(rows))
         stream.feed(rows)
-        stream.finish()
-        lengths = stream._read.copy()
-        reader = stream._reader
-        layers, states = reader.stack(int(lengths.max()) + room).decoding(stream._states, room)
-        assert stream.writer(room)[0].__class__ is PreparedWriter
-        return kind(
-            model.architecture, reader.part, reader.params, model.params,
-            ModelStack(layers.layers, library), states, reader.blocks, lengths,
-        )  # fmt: skip
-
-    return after(Writer), after(PreparedWriter)
+        writer, _ = stream.writer(room)
+        assert writer._cached
+        writer._cached = cached
+        writers.append(writer)
+    return writers
 
 
 def close(one, other, tolerance=2e-5):
@@ -71,6 +64,8 @@ def test_logits_are_those_of_stepped_memories(name, rows, eager, made_up):
         want, got = plain.write(tokens, active), prepared.write(tokens, active)
         close(want[active], got[active])
     assert prepared.position.tolist() == plain.position.tolist()
+    assert type(plain._layers) is Memories
+    assert type(prepared._layers) is DecodeCache
 
 
 def test_the_oldest_written_goes_when_the_room_is_full(eager, made_up):
@@ -107,7 +102,9 @@ def test_generated_entries_that_compete_are_not_prepared(made_up):
     memory = replace(at.preset("MT", kv_size=16, chunk=8), decode="inside")
     stream = at.load(made_up(LLAMA), memory=memory, backend="numpy").stream()
     stream.feed(ALIKE[0])
-    assert type(stream.writer(4)[0]) is Writer
+    writer, _ = stream.writer(4)
+    writer.write(np.asarray([1]), np.asarray([True]))
+    assert type(writer._layers) is Memories
 
 
 def test_nothing_is_written_into_the_stream(eager, made_up):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attendre_core import checks
 from attendre_core.layer.attendre import LayerState
-from attendre_core.layer.stack import in_order
+from attendre_core.layer.chunks import chunks_of, in_order, join
 from attendre_torch.states import detach
 
 if TYPE_CHECKING:
@@ -40,28 +40,14 @@ def read_in_chunks(
         batch, documents=document is not None, metadata=metadata, chunk=min(chunk, length)
     )
     outputs: list[AttentionOutput] = []
-    for number, start in enumerate(range(0, length, chunk)):
-        part = slice(start, start + chunk)
+    chunks = chunks_of((x, valid, document, place), chunk, fill=False)
+    for number, (some, real, ids, at) in enumerate(chunks):
         if detach_every is not None and number and number % detach_every == 0:
             state = detach(state)
-        out, state = module.step(
-            x[:, part],
-            state,
-            valid=None if valid is None else valid[:, part],
-            document=None if document is None else document[:, part],
-            metadata=(place[:, part],),
-        )
+        out, state = module.step(some, state, valid=real, document=ids, metadata=(at,))
         outputs.append(out)
     if module.delay:
         out, state = module.flush(state)
         outputs.append(out)
-    return joined([(out.x, out.metadata[0], out.valid) for out in outputs], length), state
-
-
-def joined(pieces: list[tuple[Tensor, Tensor, Tensor]], length: int) -> Tensor:
-    """Put outputs in their places: (batch, n, C), places and which are real, (batch, n).
-
-    All at once, because every write keeps a copy of the whole for the backward pass.
-    """
-    x, place, real = (torch.cat(parts, dim=1) for parts in zip(*pieces, strict=True))
-    return in_order([(x, place, real)], x.shape[0], length)
+    pieces = [(out.x, out.metadata[0], out.valid) for out in outputs]
+    return in_order([join(pieces)], length), state
