@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.backend import backend_of
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.block import Block, Flow
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.trace import StepTrace
 
 __all__ = ["Presence"]

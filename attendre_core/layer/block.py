@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple, Protocol
 
 from attendre_core.backend import Array
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.trace import StepTrace
 
 __all__ = ["Block", "Flow", "Observer", "empty_block", "step_block"]

@@ -20,11 +20,12 @@ from typing import Any, Literal, NamedTuple
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.block import Block, Flow, Observer, empty_block, step_block
 from attendre_core.layer.chunks import chunks_of, in_order
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.trace import StepTrace
-from attendre_core.memory.chunk import check_flags
+from attendre_core.memory.spec import CHUNK
 from attendre_core.ops.counting import running_count
 
 __all__ = ["Stack", "StackOutput"]
@@ -105,7 +106,7 @@ class Stack:
         """The sum of all N: how many positions late the output comes."""
         return sum(layer.delay for layer in self.layers)
 
-    def init(self, *, chunk: int = 0, **options: Any) -> States:
+    def init(self, *, chunk: int = CHUNK, **options: Any) -> States:
         """Make an empty state of every layer; options as in `AttendreLayer.init`.
 
         A flush sends all N queries of a layer upwards at once, so ``chunk`` is raised to the
@@ -114,7 +115,7 @@ class Stack:
         states = []
         for layer in self.layers:
             states.append(layer.init(chunk=chunk, **options))
-            chunk = max(chunk, layer.delay) if chunk else 0
+            chunk = max(chunk, layer.delay)
         return tuple(states)
 
     def step(
@@ -147,7 +148,7 @@ class Stack:
         where = "Stack.step"
         self._check_blocks(where, blocks, state)
         shape = (x.shape[0], x.shape[1])
-        valid = check_flags(where, "valid", valid, shape, x, default=True)
+        valid = checks.flags(where, "valid", valid, shape, x, default=True)
         if position is None:
             position = state[0].kv.clock[:, None] + running_count(valid) - 1
         flow = Flow(x, position, valid, document, metadata)
@@ -216,7 +217,7 @@ class Stack:
         checks.whole_number(where, "chunk", chunk, least=1, hint="128 is the paper's choice.")
         found = backend_of(x)
         batch, length, width = x.shape
-        valid = check_flags(where, "valid", valid, (batch, length), x, default=True)
+        valid = checks.flags(where, "valid", valid, (batch, length), x, default=True)
         device = found.device_of(x)
         place = found.xp.zeros((batch, length), dtype=found.xp.int32, device=device)
         place = place + numbers(length, x)

@@ -1,26 +1,27 @@
-"""Write against keys that were turned once: what decoding needs, and no more.
+"""Decode against keys that are prepared once: what writing a token needs, and no more.
 
-A `Writer` steps the memories of all layers for every token: it ranks, exchanges, numbers and
-turns all keys again, though what was read stays as it is and what is written comes behind it. Here
-the entries of a layer are sorted and turned before the first token; a token then adds one column::
+Stepping a memory for every token would rank its entries and rotate its keys each time, though what
+was read stays as it is and what is written comes behind it. Here the entries of a layer are sorted
+and rotated before the first token; a token then adds one column::
 
-    slots    0 ............ read - 1 | 0 ........ room - 1      of what is written the oldest
-             by position             | as written               goes first, as in the memory
+    slots    0 ............ read - 1 | read ...... read + room - 1
+             by position             | as written; once they are full, the oldest written goes
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
+from attendre_core import ops
 from attendre_core.backend import Array, backend_of
-from attendre_core.layer.attendre import AttendreLayer, LayerState
-from attendre_core.ops.attention import attention, logits_of, mix
-from attendre_core.ops.softmax import masked_softmax
-from attendre_core.positions.base import Encoding
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.block import Block
+from attendre_core.layer.records import LayerState
+from attendre_core.positions.base import Encoding, Places, Term
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
@@ -30,7 +31,7 @@ __all__ = ["DecodeCache", "can_cache"]
 
 
 def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
-    """Whether keys may be turned once, by rotary positions or none, and written in place."""
+    """Whether keys may be rotated once, by rotary positions or none, and written in place."""
     return runs_eagerly(library) and all(
         state.kv.valid.ndim == 2
         and layer.top_k is None
@@ -41,7 +42,9 @@ def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> boo
 
 
 class DecodeCache:
-    """The entries of all layers, prepared when the first token is written.
+    """The entries of all layers, ready for tokens that are written one by one.
+
+    It gives what stepping the memories gives, up to rounding.
 
     Parameters
     ----------
@@ -53,12 +56,14 @@ class DecodeCache:
 
     def __init__(self, layers: Sequence[AttendreLayer], states: Any, position: Any) -> None:
         self._layers = tuple(
-            _prepared(layer, state, np.asarray(position, dtype=np.int32))
-            for layer, state in zip(layers, states, strict=True)
+            _prepared(layer, state, position) for layer, state in zip(layers, states, strict=True)
         )
+        self._origin = np.array(position)
         self._written = 0
 
-    def step(self, blocks: Any, x: Array, at: Array, position: Any, active: Any) -> Array:
+    def step(
+        self, blocks: Sequence[Block], x: Array, at: Array, position: Any, active: Any
+    ) -> Array:
         """Add one token per row.
 
         Parameters
@@ -70,91 +75,44 @@ class DecodeCache:
         position, active
             NumPy, (batch,): the same positions, and which rows have a token at all.
         """
-        turns: dict[tuple[Encoding, float | None], _Turn] = {}
+        place = at - backend_of(at).from_numpy(self._origin[:, None])
+        rotations: dict[tuple[Encoding, float | None], _Rotation] = {}
         for layer, block in zip(self._layers, blocks, strict=True):
             query, key, value = block.project(x, at)
-            turn = turns.get((layer.encoding, layer.scale))
-            if turn is None:
-                turn = turns[layer.encoding, layer.scale] = _Turn(layer, at, query.shape[2])
-            near, turned_key, at_limit = turn.turned(query, key)
-            layer.put(self._written, turned_key, key, value, position, active)
-            if at_limit is None:
-                attended = layer.attend(near)
-            else:
-                attended = layer.attend_clamped(near, at_limit, position)
-            x = block.finish(attended, x)
+            rotation = rotations.get((layer.encoding, layer.scale))
+            if rotation is None:
+                rotation = _Rotation(layer, place, query.shape[2])
+                rotations[layer.encoding, layer.scale] = rotation
+            queries, keys = rotation.of(query, key)
+            layer.add(self._written, keys, value, position, active)
+            x = block.finish(layer.attend(queries, position), x)
         self._written += 1
         return x
 
     def reorder(self, index: Any, rows: Array) -> None:
-        """Take row ``index[i]`` as row i."""
+        """Take row ``index[i]`` as row i; ``index`` is in NumPy, ``rows`` the same array."""
         for layer in self._layers:
             layer.reorder(index, rows)
-
-
-class _Turn:
-    """How queries and keys of the present token are turned and scaled; the same for many layers.
-
-    There is one token a row: (batch, 1, heads, dim) and (batch, heads, 1, dim) are the same
-    numbers in the same order, so axes are never exchanged here.
-    """
-
-    def __init__(self, layer: _Prepared, position: Array, heads: int) -> None:
-        found = backend_of(position)
-        self._xp = xp = found.xp
-        self._heads, self._dtype, self._rope = heads, layer.key.dtype, layer.rope
-        kv_heads, self._dim = layer.key.shape[1], layer.key.shape[3]
-        self.scale = self._dim**-0.5 if layer.scale is None else layer.scale
-        if self._rope is None:
-            return
-        self.scale = self.scale * self._rope.temperature**2
-        place = position - found.from_numpy(layer.origin[:, None])
-        # Only queries are scaled: by their cosines and sines, which costs nothing.
-        places = [(place, heads, self.scale), (place, kv_heads, 1.0)]
-        self._clamped = layer.raw is not None
-        if self._clamped:  # queries once more, turned as far as the clamp lets them be
-            places.append((xp.full_like(place, layer.limit), heads, self.scale))
-        angles = [self._of(*each) for each in places]
-        self._cosine, self._sine = (
-            xp.concat([pair[i] for pair in angles], axis=2) for i in range(2)
-        )
-
-    def _of(self, place: Array, heads: int, scale: float) -> list[Array]:
-        """Return cosine and sine, scaled, (batch, 1, heads, pairs of features)."""
-        xp, rope = self._xp, cast(RoPE, self._rope)
-        each = rope.angles(xp.astype(place, self._dtype), self._dim)
-        return [
-            xp.broadcast_to(a[:, :, None, :] * scale, (*a.shape[:2], heads, a.shape[2]))
-            for a in each
-        ]
-
-    def turned(self, query: Array, key: Array) -> tuple[Array, Array, Array | None]:
-        """Turn queries and keys, and scale the queries; these also as far as the clamp allows."""
-        xp, heads = self._xp, self._heads
-        query, key = (xp.astype(x, self._dtype, copy=False) for x in (query, key))
-        if self._rope is None:
-            return query * self.scale, key, None
-        parts = [query, key, query] if self._clamped else [query, key]
-        both = self._rope.turned(xp.concat(parts, axis=2), self._cosine, self._sine)
-        behind = heads + key.shape[2]
-        at_limit = both[:, :, behind:, :] if self._clamped else None
-        return both[:, :, :heads, :], both[:, :, heads:behind, :], at_limit
+        self._origin = self._origin[index]
 
 
 @dataclass
-class _Prepared:
-    """The entries of one layer: keys turned, written in place, one column a token.
+class _Entries:
+    """The entries of one layer, written in place, one column per token.
 
     Attributes
     ----------
-    key, value
-        (batch, kv_heads, slots, dim), in the precision of the logits.
-    raw
-        Keys as they were read, for those beyond ``limit``; None where there is no limit.
+    terms
+        Of the encoding, for a query at the origin: how queries and keys are rotated. One that
+        rotates no queries is for keys at a distance of ``low`` or more, and rotates these the
+        same wherever they are.
+    keys
+        For each term the rotated keys, (batch, kv_heads, slots, dim), in the precision of the
+        logits.
+    value
+        (batch, kv_heads, slots, dim).
     position, valid
         NumPy, (batch, slots).
-    origin
-        NumPy, (batch,): the position from which keys are turned.
     read, used
         Slots of what was read, and slots in use, from the first on.
     whole
@@ -164,95 +122,161 @@ class _Prepared:
     """
 
     encoding: Encoding
-    rope: RoPE | None
-    limit: int
     scale: float | None
-    key: Array
+    terms: tuple[Term, ...]
+    keys: list[Array]
     value: Array
-    raw: Array | None
     position: Any
     valid: Any
-    origin: Any
     read: int
     used: int
     whole: bool
     dtype: Any
 
-    def put(
-        self, number: int, turned: Array, key: Array, value: Array, position: Any, active: Any
+    def add(
+        self, number: int, keys: Sequence[Array], value: Array, position: Any, active: Any
     ) -> None:
         """Write the entries of a token; rows that are not active keep what is there."""
-        column = self.read + number % (self.key.shape[2] - self.read)
+        column = self.read + number % (self.value.shape[2] - self.read)
         self.used = max(self.used, column + 1)
-        new = [(self.key, turned), (self.value, value)]
-        if self.raw is not None:
-            new.append((self.raw, key))
-        found = backend_of(key)
+        found = backend_of(value)
         flags = None if active.all() else found.from_numpy(active)[:, None, None]
-        for array, entry in new:
-            here = array[:, :, column, :]
-            entry = found.xp.astype(entry[:, 0, ...], array.dtype, copy=False)
-            array[:, :, column, :] = entry if flags is None else found.xp.where(flags, entry, here)
+        for array, entry in zip([*self.keys, self.value], [*keys, value], strict=True):
+            entry = _cast(entry[:, 0, ...], array.dtype)
+            if flags is not None:
+                entry = found.xp.where(flags, entry, array[:, :, column, :])
+            array[:, :, column, :] = entry
         self.position[active, column] = position[active]
         self.valid[active, column] = True
         self.whole = self.whole and flags is None
 
-    def attend(self, query: Array) -> Array:
-        """Attend with one query a row, (batch, 1, heads, head_dim), to all that is held."""
-        key, value = self.key[:, :, : self.used, :], self.value[:, :, : self.used, :]
-        return self._restored(query, attention(self._rows(query), key, value, self._allowed()))
+    def attend(self, queries: Sequence[Array], position: Any) -> Array:
+        """Attend to all that is held, one query per row.
 
-    def attend_clamped(self, query: Array, at_limit: Array, position: Any) -> Array:
-        """Attend likewise; what is beyond the limit is multiplied as if it were there."""
-        found = backend_of(query)
-        xp = found.xp
+        Parameters
+        ----------
+        queries
+            For each term, (batch, 1, heads, head_dim), scaled and rotated.
+        position
+            NumPy, (batch,).
+        """
         held = slice(0, self.used)
-        far = position[:, None] - self.position[:, held] >= self.limit
-        split = int(far[0].sum())
-        if split == 0 and not (far & self.valid[:, held]).any():
-            return self.attend(query)
-        key, raw = self.key[:, :, held, :], self.raw[:, :, held, :]  # type: ignore[index]
-        near, beyond = self._rows(query), self._rows(at_limit)
-        if far[:, :split].all() and not far[:, split:].any():  # entries are sorted by position
-            parts = [
-                logits_of(beyond, raw[:, :, :split, :]),
-                logits_of(near, key[:, :, split:, :]),
-            ]
-            logits = xp.concat(parts, axis=-1)
+        value = self.value[:, :, held, :]
+        found = backend_of(value)
+        allowed = None
+        if not self.whole:
+            allowed = found.from_numpy(self.valid[:, held])[:, None, None, None, :]
+        near, *beyond = [
+            (self._rows(query), key[:, :, held, :])
+            for query, key in zip(queries, self.keys, strict=True)
+        ]
+        logits = self._logits(near, beyond[0], position) if beyond else None
+        if logits is None:
+            output = ops.attention(*near, value, allowed)
         else:
-            flags = found.from_numpy(far)[:, None, None, None, :]
-            logits = xp.where(flags, logits_of(beyond, raw), logits_of(near, key))
-        output = mix(masked_softmax(logits, self._allowed()), self.value[:, :, held, :])
-        return self._restored(query, output)
+            output = ops.mix(ops.masked_softmax(logits, allowed), value)
+        output = found.xp.reshape(output, (*queries[0].shape[:3], output.shape[-1]))
+        return _cast(output, self.dtype)
 
-    def _allowed(self) -> Array | None:
-        if self.whole:
+    def _logits(
+        self, near: tuple[Array, Array], far: tuple[Array, Array], position: Any
+    ) -> Array | None:
+        """Multiply every slot by the term in charge of its distance; None if the first has all."""
+        found = backend_of(near[0])
+        distance = position[:, None] - self.position[:, : self.used]
+        is_far = distance >= self.terms[1].low
+        count = int(is_far[0].sum())
+        if count == 0 and not (is_far & self.valid[:, : self.used]).any():
             return None
-        return backend_of(self.key).from_numpy(self.valid[:, : self.used])[:, None, None, None, :]
+        if is_far[:, :count].all() and not is_far[:, count:].any():  # sorted: the far come first
+            parts = [
+                ops.logits_of(far[0], far[1][:, :, :count, :]),
+                ops.logits_of(near[0], near[1][:, :, count:, :]),
+            ]
+            return found.xp.concat(parts, axis=-1)
+        flags = found.from_numpy(is_far)[:, None, None, None, :]
+        return found.xp.where(flags, ops.logits_of(*far), ops.logits_of(*near))
 
     def _rows(self, query: Array) -> Array:
-        """Sort query heads under their K/V heads: (batch, kv_heads, group, 1, dim)."""
-        batch, _, heads, dim = query.shape
-        kv_heads = self.key.shape[1]
-        return backend_of(query).xp.reshape(query, (batch, kv_heads, heads // kv_heads, 1, dim))
+        """Sort query heads under their K/V heads: (batch, kv_heads, group, 1, dim).
 
-    def _restored(self, query: Array, output: Array) -> Array:
-        xp = backend_of(query).xp
-        output = xp.reshape(output, (*query.shape[:3], output.shape[-1]))
-        return xp.astype(output, self.dtype, copy=False)
+        With one query per row the numbers are in this order already.
+        """
+        batch, _, heads, dim = query.shape
+        groups = self.value.shape[1]
+        return backend_of(query).xp.reshape(query, (batch, groups, heads // groups, 1, dim))
 
     def reorder(self, index: Any, rows: Array) -> None:
         """Take row ``index[i]`` as row i."""
-        take = backend_of(self.key).xp.take
-        self.key, self.value = take(self.key, rows, axis=0), take(self.value, rows, axis=0)
-        self.raw = None if self.raw is None else take(self.raw, rows, axis=0)
+        take = backend_of(self.value).xp.take
+        self.keys = [take(key, rows, axis=0) for key in self.keys]
+        self.value = take(self.value, rows, axis=0)
         self.position, self.valid = self.position[index], self.valid[index]
-        self.origin = self.origin[index]
 
 
-def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Prepared:
-    """Sort the entries of a layer by position, real ones first, and turn the keys."""
-    kv, encoding = state.kv, layer.encoding
+class _Rotation:
+    """How queries and keys of the present token are rotated and scaled; the same for many layers.
+
+    All of them are rotated in one call: their cosines and sines differ by head.
+    """
+
+    def __init__(self, layer: _Entries, place: Array, heads: int) -> None:
+        found = backend_of(place)
+        self._xp = xp = found.xp
+        _, kv_heads, _, dim = layer.keys[0].shape
+        self._heads, self._kv_heads, self._dtype = heads, kv_heads, layer.keys[0].dtype
+        self._rope = rope = _rope_of(layer.encoding)
+        self._scale = dim**-0.5 if layer.scale is None else layer.scale
+        self._further = len(layer.terms) - 1
+        if rope is None:
+            return
+        self._scale = self._scale * rope.temperature**2
+        # Only queries are scaled: by their cosines and sines, which costs nothing.
+        places = [(place, heads, self._scale), (place, kv_heads, 1.0)]
+        for term in layer.terms[1:]:
+            where = xp.broadcast_to(term.key_at[:, 0, :1], place.shape)  # type: ignore[index]
+            places.append((where, kv_heads, 1.0))
+        angles = [self._angles(*each, dim) for each in places]
+        self._cosine, self._sine = (
+            xp.concat([pair[i] for pair in angles], axis=2) for i in range(2)
+        )
+
+    def _angles(self, place: Array, heads: int, scale: float, dim: int) -> list[Array]:
+        """Return cosine and sine, scaled, (batch, 1, heads, pairs of features)."""
+        xp = self._xp
+        each = self._rope.angles(xp.astype(place, self._dtype), dim)  # type: ignore[union-attr]
+        return [
+            xp.broadcast_to(a[:, :, None, :] * scale, (*a.shape[:2], heads, a.shape[2]))
+            for a in each
+        ]
+
+    def of(self, query: Array, key: Array) -> tuple[list[Array], list[Array]]:
+        """Return the queries, scaled, and the keys of each term."""
+        xp, heads, kv_heads = self._xp, self._heads, self._kv_heads
+        query, key = _cast(query, self._dtype), _cast(key, self._dtype)
+        if self._rope is None:
+            return [query * self._scale], [key]
+        parts = [query, key, *[key] * self._further]
+        rotated = self._rope.rotate_by(xp.concat(parts, axis=2), self._cosine, self._sine)
+        starts = range(heads, rotated.shape[2], kv_heads)
+        keys = [rotated[:, :, start : start + kv_heads, :] for start in starts]
+        return [rotated[:, :, :heads, :], *[query * self._scale] * self._further], keys
+
+
+def _cast(x: Array, dtype: Any) -> Array:
+    return x if x.dtype == dtype else backend_of(x).xp.astype(x, dtype)
+
+
+def _rope_of(encoding: Encoding) -> RoPE | None:
+    """Return the rotation of an encoding that `can_cache` lets through."""
+    if isinstance(encoding, LMInfinite):
+        return RoPE(base=encoding.base) if encoding.rope is None else encoding.rope
+    return encoding if isinstance(encoding, RoPE) else None
+
+
+def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
+    """Sort the entries of a layer by position, real ones first, and rotate the keys."""
+    kv = state.kv
     found = backend_of(kv.key)
     xp = found.xp
     valid, position = (np.asarray(found.to_numpy(x)) for x in (kv.valid, kv.position))
@@ -262,39 +286,29 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Prepared
     empty = np.zeros((len(valid), room), dtype=np.int32)
     valid = np.concatenate([np.take_along_axis(valid, order, axis=1), empty > 0], axis=1)
     position = np.concatenate([np.take_along_axis(position, order, axis=1), empty], axis=1)
-    rope, limit = None, np.iinfo(np.int32).max
-    if isinstance(encoding, RoPE):
-        rope = encoding
-    elif isinstance(encoding, LMInfinite):
-        rope = encoding.rope or RoPE(base=encoding.base)
-        limit = encoding.n_local
     exact = xp.float32 if xp.finfo(kv.key.dtype).bits < 32 else kv.key.dtype
-    index = found.from_numpy(order.astype(np.int64))[:, None, :, None]
+    index = found.from_numpy(order.astype(np.int64))
 
     def sorted_with_room(array: Array) -> Array:
-        batch, heads, _, dim = array.shape
-        device = found.device_of(array)
-        where = xp.broadcast_to(index, (batch, heads, read, dim))
-        held = xp.astype(xp.take_along_axis(array, where, axis=2), exact)
-        behind = xp.zeros((batch, heads, room, dim), dtype=exact, device=device)
-        return xp.concat([held, behind], axis=2)
+        held = xp.astype(ops.gather_slots(array, index, axis=2), exact)
+        shape, device = (*held.shape[:2], room, held.shape[3]), found.device_of(array)
+        return xp.concat([held, xp.zeros(shape, dtype=exact, device=device)], axis=2)
 
-    raw = sorted_with_room(kv.key)
-    key = raw
-    if rope is not None:
-        place = found.from_numpy((position - origin[:, None]).astype(np.int32))
-        key = rope.rotate(raw, place[:, None, :])
-    return _Prepared(
-        encoding=encoding,
-        rope=rope,
-        limit=limit,
+    key = sorted_with_room(kv.key)
+    array, flags = found.from_numpy, valid[:, None, :]
+    at = array((position - origin[:, None]).astype(np.int32)[:, None, :])
+    places = Places(at[:, :, None, :1] * 0, at, array(flags[:, 0, :1] | True), array(flags))
+    encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
+    # An upper bound is for keys ahead of the query, and nothing that is stored lies ahead.
+    terms = tuple(term for term in encoded.terms if term.high is None)
+    return _Entries(
+        encoding=layer.encoding,
         scale=layer.kv_memory.scale,
-        key=key,
+        terms=terms,
+        keys=[term.key for term in terms],
         value=sorted_with_room(kv.value),
-        raw=raw if isinstance(encoding, LMInfinite) else None,
         position=position,
         valid=valid,
-        origin=np.array(origin),
         read=read,
         used=read,
         whole=bool(valid[:, :read].all()),

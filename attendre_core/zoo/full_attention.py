@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from attendre_core import ops
 from attendre_core.backend import Array, backend_of
 from attendre_core.layer.block import Observer
 from attendre_core.layer.stack import Stack
 from attendre_core.memory.state import grown
-from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
-from attendre_core.ops.softmax import masked_softmax
 from attendre_core.policies import FIFO
-from attendre_core.positions.base import Encoding, Pairing
+from attendre_core.positions.base import Encoding, Places
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures.base import Cross, Params, Part
 from attendre_core.zoo.blocks import compiled, runs_eagerly
@@ -116,25 +115,16 @@ def _attended(
     xp = backend_of(query).xp
     scale = part.head_dim**-0.5 if part.scale is None else part.scale
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
-    rows = xp.astype(grouped(query, key.shape[2]), exact) * scale
+    rows = xp.astype(ops.grouped(query, key.shape[2]), exact) * scale
     stored = xp.astype(xp.permute_dims(key, (0, 2, 1, 3)), exact)
     values = xp.astype(xp.permute_dims(value, (0, 2, 1, 3)), exact)
-    encoded = encoding.encode(rows, stored, Pairing(at, real, key_at, key_real), encoding_params)
-    allowed = real[:, None, None, :, None] & key_real[:, None, None, None, :]
-    if causal:
-        allowed = allowed & (key_at[:, None, None, None, :] <= at[:, None, None, :, None])
-    if encoded.near is not None:
-        allowed = allowed & encoded.near
-    if encoded.bias is None and encoded.logits is None:
-        out = attention(encoded.query, encoded.key, values, allowed)
-    else:
-        logits = encoded.logits
-        if logits is None:
-            logits = logits_of(encoded.query, encoded.key)
-        if encoded.bias is not None:
-            logits = logits + encoded.bias
-        out = mix(masked_softmax(logits, allowed), values)
-    return xp.astype(ungrouped(out), query.dtype)
+    places = Places(at[:, None, None, :], key_at[:, None, :], real, key_real[:, None, :])
+    encoded = encoding.encode(rows, stored, places, encoding_params)
+    pairs = ops.Pairs(
+        *places, order=places.key, terms=encoded.terms, query_place=encoded.places.query,
+        key_place=encoded.places.key, bias=encoded.bias, near=encoded.near, causal=causal,
+    )  # fmt: skip
+    return xp.astype(ops.ungrouped(ops.attend(pairs, values)), query.dtype)
 
 
 def compiled_length(library: str, length: int) -> int:

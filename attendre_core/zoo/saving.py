@@ -19,7 +19,7 @@ import numpy as np
 
 from attendre_core.backend import Backend, backend_of
 from attendre_core.errors import ConfigError, StateError
-from attendre_core.memory.data_only import DataOnlyState
+from attendre_core.memory.queue import DataOnlyState
 from attendre_core.ops.slots import gather_slots
 from attendre_core.tree import tree_leaves, tree_map
 

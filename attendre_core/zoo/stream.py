@@ -13,7 +13,7 @@ from attendre_core.backend import Array
 from attendre_core.checks import dtype_named
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
-from attendre_core.layer.encoder_output import EncoderOutputMemory
+from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
 from attendre_core.zoo.blocks import compiled
 from attendre_core.zoo.full_attention import GrowingReader
@@ -270,6 +270,6 @@ def _reader_of(model: Model, observer: Observer | None) -> Reader:
 @lru_cache(maxsize=64)
 def _inserting_program(library: str, memory: EncoderOutputMemory) -> Callable[..., Any]:
     def insert(state: Any, output: Array, position: Array, valid: Array) -> Any:
-        return memory.insert(state, output, position, valid, donate=True)[0]
+        return memory.insert(state, output, position, valid)[0]
 
     return compiled(library, insert, donate=True)

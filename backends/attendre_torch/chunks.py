@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from attendre_core import checks
-from attendre_core.layer.attendre import LayerState
 from attendre_core.layer.chunks import chunks_of, in_order, join
+from attendre_core.layer.records import LayerState
 from attendre_torch.states import detach
 
 if TYPE_CHECKING:

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.block import Block, step_block
+from attendre_core.layer.records import LayerState
 from attendre_torch.autocast import with_autocast_of, without_autocast
 
 __all__ = ["run_layer", "run_layer_again"]

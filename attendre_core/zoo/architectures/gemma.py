@@ -25,8 +25,8 @@ from attendre_core.zoo.architectures.layers import (
     embedded,
     linear,
     merged_heads,
-    rms_norm,
     split_heads,
+    wide,
 )
 from attendre_core.zoo.config import RawConfig
 
@@ -210,7 +210,11 @@ class Gemma(Part, Architecture):
         return backend_of(y).xp.tanh(y / self.logit_cap) * self.logit_cap
 
     def _norm(self, params: Params, name: str, x: Array) -> Array:
-        return rms_norm(params[name], x, self.eps, centred=True)
+        """Divide by the root mean square; the weight, stored minus one, is applied unrounded."""
+        xp = backend_of(x).xp
+        y = wide(x)
+        y = y / xp.sqrt(xp.mean(y * y, axis=-1, keepdims=True) + self.eps)
+        return xp.astype(y * (1.0 + wide(params[name])), x.dtype)
 
 
 def _windows(config: RawConfig, both_ways: bool) -> tuple[int | None, ...]:

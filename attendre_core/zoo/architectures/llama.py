@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from attendre_core.backend import Array
+from attendre_core.ops import rms_norm
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
@@ -21,7 +22,6 @@ from attendre_core.zoo.architectures.layers import (
     embedded,
     linear,
     merged_heads,
-    rms_norm,
     split_heads,
 )
 from attendre_core.zoo.config import RawConfig
@@ -140,13 +140,13 @@ class Llama(Part, Architecture):
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:
         """Normalise, then make queries, keys and values."""
-        y = rms_norm(params["attention_norm"], x, self.eps)
+        y = rms_norm(x, params["attention_norm"], self.eps)
         query = split_heads(linear(params, "q", y), self.heads)
         key = split_heads(linear(params, "k", y), self.kv_heads)
         value = split_heads(linear(params, "v", y), self.kv_heads)
         if self.qk_norm:
-            query = rms_norm(params["q_norm"], query, self.eps)
-            key = rms_norm(params["k_norm"], key, self.eps)
+            query = rms_norm(query, params["q_norm"], self.eps)
+            key = rms_norm(key, params["k_norm"], self.eps)
         return query, key, value
 
     def finish(
@@ -154,14 +154,14 @@ class Llama(Part, Architecture):
     ) -> Array:
         """Add attention and feed-forward part to the residual stream."""
         x = carry + linear(params, "out", merged_heads(attended))
-        y = rms_norm(params["hidden_norm"], x, self.eps)
+        y = rms_norm(x, params["hidden_norm"], self.eps)
         up = linear(params, "up", y)
         gate = activate(self.activation, linear(params, "gate", y) if self.gated else up)
         return x + linear(params, "down", gate * up if self.gated else gate)
 
     def final(self, params: Params, x: Array) -> Array:
         """Normalise once more."""
-        return rms_norm(params["norm"], x, self.eps)
+        return rms_norm(x, params["norm"], self.eps)
 
     def logits(self, params: Params, x: Array) -> Array:
         """Multiply with the output matrix."""

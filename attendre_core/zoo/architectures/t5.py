@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from attendre_core.backend import Array
-from attendre_core.layer.encoder_output import cross_attention
+from attendre_core.memory.encoder_output import cross_attention
+from attendre_core.ops import rms_norm
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.relative_table import T5Bias
 from attendre_core.zoo.architectures.base import Cross, EncoderDecoder, Params, Part, Tensor
@@ -22,7 +23,6 @@ from attendre_core.zoo.architectures.layers import (
     embedded,
     linear,
     merged_heads,
-    rms_norm,
     split_heads,
 )
 from attendre_core.zoo.config import RawConfig
@@ -114,7 +114,7 @@ class T5Part(Part):
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:
         """Normalise, then make queries, keys and values."""
-        y = rms_norm(params["attention_norm"], x, self.eps)
+        y = rms_norm(x, params["attention_norm"], self.eps)
         query, key, value = (split_heads(linear(params, n, y), self.heads) for n in "qkv")
         return query, key, value
 
@@ -129,18 +129,18 @@ class T5Part(Part):
         """Add attention, attention across and feed-forward part to the residual stream."""
         x = carry + linear(params, "out", merged_heads(attended))
         if cross is not None:
-            y = rms_norm(params["cross_norm"], x, self.eps)
+            y = rms_norm(x, params["cross_norm"], self.eps)
             query = split_heads(linear(params, "cross_q", y), self.heads)
             across = cross_attention(query, *cross, top_k=self.cross_top_k, scale=self.scale)
             x = x + linear(params, "cross_out", merged_heads(across))
-        y = rms_norm(params["hidden_norm"], x, self.eps)
+        y = rms_norm(x, params["hidden_norm"], self.eps)
         up = linear(params, "up", y)
         gate = activate(self.activation, linear(params, "gate", y) if self.gated else up)
         return x + linear(params, "down", gate * up if self.gated else gate)
 
     def final(self, params: Params, x: Array) -> Array:
         """Normalise once more."""
-        return rms_norm(params["norm"], x, self.eps)
+        return rms_norm(x, params["norm"], self.eps)
 
 
 @dataclass(frozen=True)
