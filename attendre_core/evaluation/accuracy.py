@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.observer import Presence
 from attendre_core.evaluation.systems import System
 from attendre_core.evaluation.tasks import Document
-from attendre_core.evaluation.watching import Presence, WatchedModel
 from attendre_core.zoo.model import Model
 
 __all__ = ["Outcome", "measure"]
@@ -82,7 +82,7 @@ def _read(model: Model, rows: list[list[int]], system: System) -> tuple[Any, Any
     # Everything that an encoder says is kept for its decoder, and no room for more.
     memory = replace(memory, encoder_outputs=longest)
     presence = Presence([len(row) for row in rows], memory.chunk)
-    stream = WatchedModel(model, memory, presence).stream(len(rows))
+    stream = model.with_memory(memory).stream(len(rows), observer=presence)
     stream.feed(rows)
     _, logits = stream.writer(1)
     shares = [report.admitted_share for report in stream.reports()]

@@ -14,8 +14,8 @@ from attendre_core.errors import ConfigError
 from attendre_core.evaluation.benchmarks.benchmark import Metric, Scores, memory_bytes, memory_of
 from attendre_core.evaluation.benchmarks.perplexity import text_tokens
 from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.observer import Presence
 from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
 from attendre_core.zoo.model import Model
 
 __all__ = ["Embedding", "Text"]
@@ -121,8 +121,7 @@ class Embedding:
             elif not system.whole:
                 memory = memory_of(model, system, self.tokens, self.pinned)
                 presence = Presence([len(row) for row in rows], memory.chunk)
-                watched = WatchedModel(model, memory, presence)
-                stream = watched.stream(len(rows))
+                stream = model.with_memory(memory).stream(len(rows), observer=presence)
                 states = _streamed(stream, rows)
                 admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
                 present = presence.shares

@@ -18,10 +18,10 @@ from attendre_core.evaluation.benchmarks.benchmark import (
     memory_of,
 )
 from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.observer import Presence
 from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.sampling import log_softmax
 
 __all__ = ["Perplexity", "StreamPiece", "text_tokens"]
 
@@ -143,7 +143,7 @@ def stream_losses(
     memory = system.memory if alone else memory_of(model, system, length, pinned)
     chunk = memory.chunk
     presence = Presence([length] * len(rows), chunk)
-    stream = WatchedModel(model, memory, presence).stream(len(rows))
+    stream = model.with_memory(memory).stream(len(rows), observer=presence)
     wanted = np.asarray(rows)
     losses = np.zeros((len(rows), length))
     for start in range(0, length, chunk):
