@@ -43,7 +43,7 @@ _EXAMPLES = """\
   attendre trace --json | python -m json.tool"""
 
 _TINY = ("prefix-lm", "encoder-decoder")
-_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
+_POLICIES = ("MT", "AS", "LRA-sum+c=0", "LFA-1e-3+c=0")
 #: M, S and K of the tiny models, and of others.
 _TINY_SIZES, _SIZES = (32, 16, 16), (256, 64, None)
 #: Chunks of a document of the tiny models.
@@ -132,11 +132,6 @@ def _add_memory(parser: Parser) -> None:
         help="entries a query retrieves (all; tiny models 16)",
     )  # fmt: skip
     group.add_argument(
-        "--sigmas", type=float, default=0.0, metavar="C",
-        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in; "
-        "attendre and attendre-causal have their own)",
-    )  # fmt: skip
-    group.add_argument(
         "--positions", choices=("clamp", "model", "in-cache"), default="clamp",
         help="beyond the length that the model was trained on (clamp)",
     )  # fmt: skip
@@ -149,7 +144,7 @@ def run(arguments: argparse.Namespace) -> None:
 
     # A wrong name is told before a large model is loaded.
     for name in arguments.policies or ():
-        _memory(name, 32, 0, 16, None, 0.0)
+        _memory(name, 32, 0, 16, None)
     folder = _folder(arguments.out)
     reading = _tiny(arguments) if arguments.model in _TINY else _own(arguments)
     memories = _memories(arguments, reading.model)
@@ -175,7 +170,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _tiny(arguments: argparse.Namespace) -> Reading:
     from attendre_core.evaluation import load_tiny
-    from attendre_core.evaluation.tasks import TASKS, word
+    from attendre_core.evaluation.tasks import SYNTHETIC, word
     from attendre_core.evaluation.tasks.vocabulary import KEYS, QUESTIONS
 
     if arguments.text is not None or arguments.prompt is not None:
@@ -186,7 +181,9 @@ def _tiny(arguments: argparse.Namespace) -> Reading:
     for name in ("attention", "limit"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"trace: --{name} is for models that read a text of yours.")
-    (document,) = TASKS[arguments.task]().documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
+    (document,) = SYNTHETIC[arguments.task]().documents(
+        arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS)
+    )
     title = (
         f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
         f"{word(QUESTIONS[document.question])} asks for the value of "
@@ -242,20 +239,16 @@ def _memories(arguments: argparse.Namespace, model: Model) -> dict[str, MemoryCo
     q = waiting if arguments.q is None else arguments.q
     chunk = arguments.chunk or min(step, kv)
     return {
-        name: replace(
-            _memory(name, kv, q, chunk, top_k, arguments.sigmas), positions=arguments.positions
-        )
+        name: replace(_memory(name, kv, q, chunk, top_k), positions=arguments.positions)
         for name in arguments.policies or (*_POLICIES, own)
     }
 
 
-def _memory(
-    name: str, kv: int, q: int, chunk: int, top_k: int | None, sigmas: float
-) -> MemoryConfig:
+def _memory(name: str, kv: int, q: int, chunk: int, top_k: int | None) -> MemoryConfig:
     from attendre_core.evaluation import system
 
-    found = system(name, kv, q, chunk=chunk, top_k=top_k, sigmas=sigmas)
-    if found.whole or found.reads != "all":
+    found = system(name, kv, q, chunk=chunk, top_k=top_k)
+    if found.whole:
         raise ConfigError(f"trace: {name} has no memory to look into. Leave it out.")
     return found.memory
 
