@@ -93,6 +93,9 @@ def parse(text: str, others: Any = ()) -> Parsed:
             f"memory name {text!r}: {name!r} is not known, expected NAME[+option...][:size] with "
             f"one of {', '.join(known)}, any LFA-<decay>, or my_module:MyPolicy."
         )
+    order = ["softmax", "logits", "clip", "hold", "c", "quota", "quantile", "seed", "visible"]
+    options = [o.lower() for o in options]
+    options.sort(key=lambda o: [*order, o.partition("=")[0]].index(o.partition("=")[0]))
     return Parsed(spelled, tuple(options), size or None)
 
 

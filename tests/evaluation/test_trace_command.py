@@ -51,10 +51,10 @@ def test_without_arguments(
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
     # The last one shows its present chunk, which competes only in the next step.
-    for name, held in {"MT": 32, "AS": 32, "LRA-sum": 32, "LFA-1e-3": 32, "attendre": 48}.items():
+    for name, held in {"MT": 32, "AS": 32, "LRA-sum+c=0": 32, "LFA-1e-3+c=0": 32, "attendre": 48}.items():
         assert f"\n{name}  {held} of 256 tokens in memory" in text
     assert "step 16" in text
-    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3.*; not with MT, AS\.\n", text)
+    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3\+c=0.*; not with MT, AS\.\n", text)
     assert "attendre-trace/trace.html" in text
     assert (elsewhere / "attendre-trace/trace.html").read_text().startswith("<!doctype html>")
     assert (elsewhere / "attendre-trace/trace.png").read_bytes().startswith(b"\x89PNG")
@@ -208,12 +208,12 @@ def test_the_trained_model_finds_the_answer_where_the_memory_kept_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the example of the guide, FIFO and sinks lose the answer and LFA has it."""
-    options = ("--policies", "MT", "AS", "LFA-1e-3", "--json")
+    options = ("--policies", "MT", "AS", "LFA-1e-3+c=0", "--json")
     answer = json.loads(trace(*options, capsys=capsys))
     right = answer["answer"]
     assert f"{right} is right" in answer["title"]
     found = {policy["name"]: policy["next"][0]["word"] for policy in answer["policies"]}
-    assert found["LFA-1e-3"] == right
+    assert found["LFA-1e-3+c=0"] == right
     assert found["MT"] != right
     assert found["AS"] != right
     layer = answer["policies"][2]["layers"][1]["attended"]
