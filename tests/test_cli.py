@@ -65,7 +65,6 @@ class TestMistakes:
             (["demo", "--documents", "0"], "'0' is not possible; give a whole number, 1 or more"),
             (["demo", "--documents", "many"], "'many' is not possible"),
             (["demo", "--seed", "-1"], "'-1' is not possible"),
-            (["demo", "--sigmas", "nan"], "'nan' is not possible; give a number, or 'paper'"),
             (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
             (["demo", "--picture", "no/such/folder/a.svg"], "there is no folder for the picture"),
             (["demo", "--backend", "nonsense"], "'nonsense' is not known"),
@@ -115,7 +114,7 @@ class TestQuietEnds:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("attendre_core.cli.demo.grid_of", interrupt)
+        monkeypatch.setattr("attendre_core.cli.demo.plan_of", interrupt)
         assert main(["demo"]) == 130
         assert capsys.readouterr() == ("", "")
 

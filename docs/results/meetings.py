@@ -67,7 +67,8 @@ def losses(found: Study, own: str = "attendre") -> str:
                 gap = found.gap(ours, other)
                 if gap.high < 0:
                     lines.append(
-                        f"- {', '.join(place)}: {percent_text(ours)} at {ours.cell.kv}/{ours.cell.q} "
+                        f"- {', '.join(place)}: {percent_text(ours)} at "
+                        f"{ours.cell.kv}/{ours.cell.q} "
                         f"against {percent_text(other)} of `{other.cell.policy}` at "
                         f"{other.cell.kv}/{other.cell.q}, {gap_text(gap)} points"
                     )

@@ -9,9 +9,8 @@ import study
 from claims import Table
 from compact import Cells, Place, papers_name, read_cells, with_c
 
-from attendre_core.evaluation.intervals import Interval
+from attendre_core.evaluation.intervals import Interval, difference
 from attendre_core.evaluation.sweep import Cell, Measured
-from attendre_core.evaluation.sweep.summary import paired
 
 HERE = Path(__file__).parent
 #: Policies that have a c.
@@ -62,9 +61,8 @@ class Study:
         """Return the difference of two confirmed cells, computed once."""
         key = (id(one), id(other))
         if key not in self._gaps:
-            found = paired(one, other, "right")
-            assert found is not None
-            self._gaps[key] = found
+            first, second = (list(m.column("right").values()) for m in (one, other))
+            self._gaps[key] = difference(first, second)
         return self._gaps[key]
 
     @property

@@ -150,7 +150,9 @@ def summary(found: Study) -> str:
         for kv, q in study.WAITING:
 
             def at(name: str, place: Place = place, kv: int = kv, q: int = q) -> str:
-                return percent_text(found.at(place, name, *((0, 0) if name in SIZELESS else (kv, q))))
+                return percent_text(
+                    found.at(place, name, *((0, 0) if name in SIZELESS else (kv, q)))
+                )
 
             top = _chosen_best(found, place, kv, q)
             rows.append([

@@ -1,4 +1,4 @@
-"""What the tests of the evaluation share: the tiny models, documents, the modules of docs/results."""
+"""What the tests of the evaluation share: tiny models, documents, the modules of docs/results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Cells survive a file under any spelling, and claims are decided on documents that chose nothing."""
+"""Cells survive a file under any spelling; claims are decided on documents that chose nothing."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.evaluation import load_tiny, measure, system
 from attendre_core.evaluation.tasks import SYNTHETIC
 from attendre_core.evaluation.tiny import shipped
-from attendre_core.evaluation.tiny.shipped import manifest
 from attendre_core.evaluation.tiny.recipe import MODELS
+from attendre_core.evaluation.tiny.shipped import manifest
 from attendre_core.zoo.model import Model
 
 FOLDER = Path(shipped.__file__).parent

@@ -51,7 +51,8 @@ def test_without_arguments(
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
     # The last one shows its present chunk, which competes only in the next step.
-    for name, held in {"MT": 32, "AS": 32, "LRA-sum+c=0": 32, "LFA-1e-3+c=0": 32, "attendre": 48}.items():
+    sizes = {"MT": 32, "AS": 32, "LRA-sum+c=0": 32, "LFA-1e-3+c=0": 32, "attendre": 48}
+    for name, held in sizes.items():
         assert f"\n{name}  {held} of 256 tokens in memory" in text
     assert "step 16" in text
     assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3\+c=0.*; not with MT, AS\.\n", text)

@@ -118,7 +118,9 @@ def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
     # Without waiting queries first, as in the paper.
     sizes = sorted({(cell.kv, cell.q) for cell in sized}, key=lambda size: (size[1] > 0, size))
     metric = summary.metrics[0]
-    value = {c: (1 if metric.higher else -1) * r.values[metric.name].value for c, r in sized.items()}
+    value = {
+        c: (1 if metric.higher else -1) * r.values[metric.name].value for c, r in sized.items()
+    }
     rows, strong = [], set()
     for i, name in enumerate(systems):
         texts = [name]

@@ -86,5 +86,7 @@ def test_nothing_froze() -> None:
 @pytest.mark.parametrize("size", [(32, 0), (64, 0), (32, 16)])
 def test_a_lower_c_is_compared_at_two_chunks(size: tuple[int, int]) -> None:
     text = said([cell("LFA-0", *size, 0.2, admitted=0.1), cell("LFA-0+c=0", *size, 0.7)])
-    words = r"LFA-0 answers 70 % instead of 20 % at M = 32, \+50 points .*: 100 % .* instead of 10 %"
+    words = (
+        r"LFA-0 answers 70 % instead of 20 % at M = 32, \+50 points .*: 100 % .* instead of 10 %"
+    )
     assert bool(re.search(words, text)) == (size == (32, 0))

@@ -117,7 +117,10 @@ class TestSizes:
             flags = [float(i < 100 * right) for i in range(100)]
             return Measured(
                 Cell(policy, kv, q),
-                {str(i): {"right": f, "admitted": 1.0, "present": 0.25} for i, f in enumerate(flags)},
+                {
+                    str(i): {"right": f, "admitted": 1.0, "present": 0.25}
+                    for i, f in enumerate(flags)
+                },
             )
 
         measured = [
