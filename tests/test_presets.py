@@ -15,6 +15,7 @@ from attendre_core.presets import (
     CONTROL_PRESETS,
     OPTIONS,
     ParsedName,
+    canonical,
     memory_for,
     parse,
     recommended,
@@ -201,6 +202,31 @@ def test_every_option_changes_something_and_is_named(option):
 )
 def test_spellings(text, name):
     assert at.preset(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        *((name, name) for name in NAMES),
+        ("LRA-SUM+c=1+k=128", "LRA-sum+k=128"),
+        ("lra-sum+visible+c=0+softmax:64", "attendre-causal"),
+        ("LFA-0+wait=half+c=1", "LFA-0+wait=half"),
+        ("attendre+wait=half", "attendre"),
+        ("attendre+wait=195", "attendre+wait=195"),
+        ("AS+sinks=100+visible", "AS+visible+sinks=100"),
+        ("MT+k=1000+c=0", None),
+        ("LRU+c=1+k=1000", "LRU+c=1+k=1000"),
+        ("FULL", "full"),
+    ],
+)
+def test_spellings_for_a_table_of_several_sizes(text, name):
+    if name is None:
+        with pytest.raises(at.ConfigError, match="means nothing to FIFO"):
+            canonical(text)
+        return
+    assert canonical(text, others=["full"]) == name
+    if name != "full":
+        assert at.preset(name, 2048) == at.preset(str(parse(text)._replace(size=None)), 2048)
 
 
 def test_names_of_what_only_python_can_say():

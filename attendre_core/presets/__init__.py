@@ -7,6 +7,7 @@ every command.
 
 from attendre_core.presets.config import MemoryConfig
 from attendre_core.presets.grammar import OPTIONS, Option, ParsedName
+from attendre_core.presets.naming import canonical
 from attendre_core.presets.sizes import memory_for, recommended
 from attendre_core.presets.systems import (
     CONTROL_PRESETS,
@@ -28,6 +29,7 @@ __all__ = [
     "MemoryConfig",
     "Option",
     "ParsedName",
+    "canonical",
     "memory_for",
     "parse",
     "preset",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -12,10 +12,39 @@ from attendre_core.presets.config import MemoryConfig
 from attendre_core.presets.grammar import OPTIONS, ParsedName, option_of
 from attendre_core.presets.systems import NAMES, PAPER_PRESETS, build, parse, settings_of
 
-__all__ = ["name_of"]
+__all__ = ["canonical", "name_of"]
 
 #: Settings besides the policy that make a system what it is.
 _DEFINING = ("present", "per_head", "protect_recent", "sinks")
+#: Sizes at which every setting that depends on the size differs.
+_SIZES = (390, 8192)
+
+
+def canonical(text: str, others: Sequence[str] = ()) -> str:
+    """Return the canonical spelling of a name, whatever its size, for a table of several sizes.
+
+    Parameters
+    ----------
+    text, others
+        As in `parse`; a size in the text is left out.
+
+    Examples
+    --------
+    >>> canonical("lra-sum+visible+c=0+softmax"), canonical("lfa-0+wait=half+c=1")
+    ('attendre-causal', 'LFA-0+wait=half')
+    """
+    parsed = parse(text, others)._replace(size=None)
+    if parsed.name in others:
+        return str(parsed)
+    names = set()
+    for size in _SIZES:
+        try:
+            found = name_of(build(parsed, size)).removesuffix(f":{size}")
+        except ConfigError:
+            build(parsed, 2**31)  # What is wrong at every size is said.
+            return str(parsed)
+        names.add(f"{found}+".replace(f"+wait={size // 2}+", "+wait=half+").removesuffix("+"))
+    return names.pop() if len(names) == 1 else str(parsed)
 
 
 def name_of(config: MemoryConfig) -> str:
