@@ -20,7 +20,7 @@ from attendre_core.presets import (
     parse,
     recommended,
 )
-from attendre_core.presets.grammar import ValueKind
+from attendre_core.presets.options import ValueKind
 from attendre_core.presets.systems import NAMES
 
 SHAPE = {"layers": 3, "kv_heads": 2, "head_dim": 8}
@@ -480,14 +480,14 @@ def test_bytes_hold_as_many_entries_as_fit(name, budget, kv_heads, group, head_d
     assert larger.nbytes(**shape) > budget
 
 
-@pytest.mark.parametrize("text", ["attendre:64", "attendre-causal:64", "H2O+chunk=16:64", "MT:64"])
+@pytest.mark.parametrize(
+    "text",
+    ["attendre:64", "attendre+chunk=16:64", "attendre-causal:64", "H2O+chunk=16:64", "MT:64"],
+)
 def test_bytes_are_those_of_real_states(text):
     config = at.preset(text)
-    layer = at.AttendreLayer(config.kv_memory(), config.q_memory())
-    state = layer.init(
-        batch=2, heads=4, kv_heads=2, head_dim=8, carry_dim=24, chunk=config.chunk, xp="numpy"
-    )
-    real = sum(leaf.nbytes for leaf in at.tree.tree_leaves(tuple(state)))
-    assert config.nbytes(layers=3, kv_heads=2, head_dim=8, heads=4, carry_dim=24, batch=2) == (
-        3 * real
-    )
+    stack = at.Stack((at.AttendreLayer(config.kv_memory(), config.q_memory()),) * 3)
+    shape = {"heads": 4, "kv_heads": 2, "head_dim": 8, "carry_dim": 24, "batch": 2}
+    state = stack.init(**shape, chunk=config.chunk, xp="numpy")
+    real = sum(leaf.nbytes for leaf in at.tree.tree_leaves(state))
+    assert config.nbytes(layers=3, **shape) == real

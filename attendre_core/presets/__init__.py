@@ -6,8 +6,9 @@ every command.
 """
 
 from attendre_core.presets.config import MemoryConfig
-from attendre_core.presets.grammar import OPTIONS, Option, ParsedName
+from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.naming import canonical
+from attendre_core.presets.options import OPTIONS, Option
 from attendre_core.presets.sizes import memory_for, recommended
 from attendre_core.presets.systems import (
     CONTROL_PRESETS,

@@ -173,8 +173,9 @@ class MemoryConfig:
         """Return the bytes of the memories of all layers, before anything is allocated.
 
         Counted are keys, values and what is recorded with them (score, position, ...) for M
-        entries of each layer, and S more where ``present="visible"``; and for each of the N
-        queries that wait, the query and its residual stream. Not counted: parameters,
+        entries of each layer, with ``present="visible"`` for as many more as a chunk can bring (S,
+        but N above the first layer if that is larger: a flush); and for each of the N queries
+        that wait, the query and its residual stream. Not counted: parameters,
         activations, a cache for generated tokens, and the outputs of an encoder. A layer with a
         sliding window takes less than is counted for it.
 
@@ -196,7 +197,7 @@ class MemoryConfig:
         for layer in range(layers):
             total += self.kv_memory(layer).nbytes(
                 batch=batch, heads=kv_heads, head_dim=head_dim, dtype=dtype,
-                value_dim=value_dim, chunk=self.chunk,
+                value_dim=value_dim, chunk=max(self.chunk, self.q_size if layer else 0),
             )  # fmt: skip
         queue = self.q_memory()
         if queue is None:

@@ -9,7 +9,8 @@ from typing import Any
 from attendre_core.errors import ConfigError
 from attendre_core.policies import LFA
 from attendre_core.presets.config import MemoryConfig
-from attendre_core.presets.grammar import OPTIONS, ParsedName, option_of
+from attendre_core.presets.grammar import ParsedName
+from attendre_core.presets.options import OPTIONS, option_of
 from attendre_core.presets.systems import NAMES, PAPER_PRESETS, build, parse, settings_of
 
 __all__ = ["canonical", "name_of"]

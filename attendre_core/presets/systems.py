@@ -22,7 +22,8 @@ from attendre_core.policies import (
     Random,
 )
 from attendre_core.presets.config import MemoryConfig
-from attendre_core.presets.grammar import ParsedName, option_of, split_name
+from attendre_core.presets.grammar import ParsedName, split_name
+from attendre_core.presets.options import option_of
 
 __all__ = [
     "CONTROL_PRESETS",
