@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.eval_tasks import DEFAULTS, OPTIONS, TASKS, benchmark_of
+from attendre_core.cli.eval_tasks import DEFAULTS, OPTIONS, TASKS, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
-    from attendre_core.evaluation.benchmarks import Benchmark
     from attendre_core.evaluation.sweep import Cell, Report, ResultStore
+    from attendre_core.evaluation.tasks import Task
     from attendre_core.zoo import Model
 
 __all__ = ["add_to"]
@@ -135,32 +134,40 @@ def _add_task(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, then show everything."""
-    from attendre_core.evaluation.sweep import ResultStore, cells_of, identity_of, report
-    from attendre_core.evaluation.sweep.running import does_not_fit
+    from attendre_core.evaluation.controls import canonical_name
+    from attendre_core.evaluation.sweep import (
+        ResultStore,
+        cells_of,
+        identity_of,
+        report,
+        sizes_of,
+    )
+    from attendre_core.evaluation.sweep.measuring import does_not_fit
 
-    benchmark, chunk, top_k = benchmark_of(arguments)
-    _check_controls(arguments, benchmark)
-    sizes = arguments.kv or [2 * chunk, 4 * chunk]
-    controls = () if arguments.no_controls else benchmark.controls
-    cells = cells_of(arguments.policies, controls, sizes, arguments.q)
+    task, chunk, top_k = task_of(arguments)
+    _check_controls(arguments, task)
+    sizes = sizes_of(arguments.kv or [2 * chunk, 4 * chunk], arguments.q)
+    controls = () if arguments.no_controls else task.controls
+    cells = cells_of(arguments.policies, controls, sizes)
     _check_cells(cells, chunk, top_k)
-    baseline = arguments.baseline or arguments.policies[0]
+    baseline = canonical_name(arguments.baseline or arguments.policies[0])
     folder = _folder(arguments.out)
     model = _model(arguments)
-    items = benchmark.items(model)
+    items = task.items(model)
     notes = []
     asked = any(cell.policy == "full" for cell in cells)
-    if asked and does_not_fit(model, benchmark, items):
+    if asked and does_not_fit(model, task, items):
         cells = [cell for cell in cells if cell.policy != "full"]
         notes.append(
-            f"Full attention is left out: {benchmark.longest(items)} tokens are more than the "
+            f"Full attention is left out: {task.longest(items)} tokens are more than the "
             f"{model.reading_part.context} that the model was made for."
         )
-    identity = identity_of(model, Path(arguments.model).name, benchmark, chunk, top_k)
+    identity = identity_of(model, Path(arguments.model).name, task, chunk, top_k)
     with ResultStore(folder / "results.jsonl", identity) as store:
-        _check_baseline(baseline, [*store.policies, *(cell.policy for cell in cells)])
-        _measure(arguments, model, benchmark, items, cells, store, chunk, top_k)
-    found = report(folder, benchmark.metrics, baseline)
+        known = [found.cell.policy for found in store.measured]
+        _check_baseline(baseline, [*known, *(cell.policy for cell in cells)])
+        _measure(arguments, model, task, items, cells, store, chunk, top_k)
+    found = report(folder, task.metrics, baseline)
     if arguments.json:
         print_json(_as_json(arguments, found, notes))
     else:
@@ -168,7 +175,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measure(
-    arguments: argparse.Namespace, model: Model, benchmark: Benchmark, items: list[Any],
+    arguments: argparse.Namespace, model: Model, task: Task, items: list[Any],
     cells: list[Cell], store: ResultStore, chunk: int, top_k: int | None,
 ) -> None:  # fmt: skip
     from attendre_core.evaluation.sweep import run_cells
@@ -186,21 +193,21 @@ def _measure(
         bar.update(count)
 
     try:
-        run_cells(model, benchmark, items, cells, store, chunk=chunk, top_k=top_k,
+        run_cells(model, task, items, cells, store, chunk=chunk, top_k=top_k,
                   batch=arguments.batch, on_items=shown)  # fmt: skip
     finally:
         bar.close()
 
 
-def _check_controls(arguments: argparse.Namespace, benchmark: Benchmark) -> None:
+def _check_controls(arguments: argparse.Namespace, task: Task) -> None:
     """Refuse a control that would measure something else than its name says."""
-    from attendre_core.evaluation.systems import CONTROLS
+    from attendre_core.evaluation.controls import CONTROLS
 
     for name in arguments.policies:
-        if name in CONTROLS and name not in benchmark.controls:
+        if name in CONTROLS and name not in task.controls:
             raise ConfigError(
                 f"eval {arguments.task}: the control {name!r} means nothing to this task; those "
-                f"that do are {', '.join(benchmark.controls)}. Leave it out."
+                f"that do are {', '.join(task.controls)}. Leave it out."
             )
 
 
@@ -216,10 +223,10 @@ def _check_baseline(baseline: str, policies: list[str]) -> None:
 
 def _check_cells(cells: list[Cell], chunk: int, top_k: int | None) -> None:
     """Refuse a wrong name before anything is loaded."""
-    from attendre_core.evaluation.sweep import system_of
+    from attendre_core.evaluation.controls import system
 
     for cell in cells:
-        system_of(cell.policy, cell.kv or chunk, cell.q, chunk, top_k)
+        system(cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k)
 
 
 def _model(arguments: argparse.Namespace) -> Model:
@@ -253,32 +260,19 @@ def _as_json(arguments: argparse.Namespace, found: Report, notes: list[str]) -> 
         "task": arguments.task,
         "model": arguments.model,
         "baseline": found.summary.baseline,
-        "rows": [
-            {
-                **row.cell._asdict(),
-                "items": row.items,
-                **{name: list(interval) for name, interval in row.values.items()},
-                "gap": None if row.gap is None else list(row.gap),
-                **{
-                    name: None if math.isnan(value) else value
-                    for name, value in (
-                        ("admitted", row.admitted), ("present", row.present), ("bytes", row.nbytes),
-                    )
-                },
-            }
-            for row in found.summary.rows
-        ],
+        "rows": [row.plain() for row in found.summary.rows],
         "files": [str(file) for file in found.files],
         "notes": notes,
-    }  # fmt: skip
+    }
 
 
 def _print(found: Report, notes: list[str]) -> None:
-    from attendre_core.evaluation.sweep.writing import plain
+    from attendre_core.evaluation.sweep import cell_table
 
     terminal = Terminal()
     # Not every terminal has a minus sign that is as wide as a plus.
-    print(plain(found.summary).replace("\N{MINUS SIGN}", terminal.choose("\N{MINUS SIGN}", "-")))
+    minus = "\N{MINUS SIGN}"
+    print(cell_table(found.summary).plain().replace(minus, terminal.choose(minus, "-")) + "\n")
     for line in [*notes, "Written: " + ", ".join(str(file) for file in found.files)]:
         print(line)
 

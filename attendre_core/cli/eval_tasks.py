@@ -1,4 +1,4 @@
-"""The tasks of ``attendre eval``: what they are called, and how options become a benchmark."""
+"""The tasks of ``attendre eval``: what they are called, and how options become a task."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attendre_core.evaluation.benchmarks import Benchmark, ContextRule
+    from attendre_core.evaluation.tasks import ContextRule, Task
 
-__all__ = ["DEFAULTS", "OPTIONS", "TASKS", "Task", "benchmark_of"]
+__all__ = ["DEFAULTS", "OPTIONS", "TASKS", "TaskOptions", "task_of"]
 
 #: What can be written behind a name, for the help.
 OPTIONS = {
@@ -33,7 +33,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Task(NamedTuple):
+class TaskOptions(NamedTuple):
     """A task on the command line.
 
     Attributes
@@ -41,7 +41,7 @@ class Task(NamedTuple):
     words
         What it asks, for the help.
     make
-        Makes the benchmark from the arguments and the chunk.
+        Makes the task from the arguments and the chunk.
     uses
         Which of the options of `DEFAULTS` mean something to it.
     chunk, top_k
@@ -51,15 +51,15 @@ class Task(NamedTuple):
     """
 
     words: str
-    make: Callable[[argparse.Namespace, int], Benchmark]
+    make: Callable[[argparse.Namespace, int], Task]
     uses: tuple[str, ...]
     chunk: int = 128
     top_k: int = 128
     needs: str = ""
 
 
-def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | None]:
-    """Return the benchmark, S and K."""
+def task_of(arguments: argparse.Namespace) -> tuple[Task, int, int | None]:
+    """Return the task, S and K."""
     task = TASKS[arguments.task]
     for name, default in DEFAULTS.items():
         if name not in task.uses and getattr(arguments, name) != default:
@@ -76,15 +76,15 @@ def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | N
 
 
 def _rule(arguments: argparse.Namespace, tokens: int | None) -> ContextRule:
-    from attendre_core.evaluation.benchmarks import ContextRule
+    from attendre_core.evaluation.tasks import ContextRule
 
     return ContextRule(
         arguments.context_tokens or tokens, arguments.depth, arguments.gold, arguments.seed
     )
 
 
-def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import TriviaQA
+def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import TriviaQA
 
     return TriviaQA(
         limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
@@ -92,16 +92,16 @@ def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _needle(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Needle
+def _needle(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Needle
 
     return Needle(
         limit=arguments.limit or 20, new_tokens=arguments.new_tokens, rule=_rule(arguments, 1024)
     )
 
 
-def _multi_key(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import MultiKey
+def _multi_key(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import MultiKey
 
     return MultiKey(
         limit=arguments.limit or 20, new_tokens=arguments.new_tokens, data=arguments.data,
@@ -109,8 +109,8 @@ def _multi_key(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _perplexity(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Perplexity
+def _perplexity(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Perplexity
 
     return Perplexity(
         data=arguments.data, tokens=arguments.context_tokens or 4096, streams=arguments.streams,
@@ -118,8 +118,8 @@ def _perplexity(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _embedding(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Embedding
+def _embedding(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Embedding
 
     return Embedding(
         data=arguments.data, tokens=arguments.context_tokens or 384, limit=arguments.limit or 20,
@@ -127,13 +127,12 @@ def _embedding(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _synthetic(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Synthetic
+def _synthetic(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import SYNTHETIC
 
-    return Synthetic(
-        task=arguments.reading, answers=arguments.answers, limit=arguments.limit or 48,
-        seed=arguments.seed, chunk=chunk,
-    )  # fmt: skip
+    return SYNTHETIC[arguments.reading](
+        arguments.answers, limit=arguments.limit or 48, seed=arguments.seed, chunk=chunk
+    )
 
 
 def _option(name: str) -> str:
@@ -142,27 +141,27 @@ def _option(name: str) -> str:
 
 _ANSWERING = ("limit", "new_tokens", "depth", "seed")
 TASKS = {
-    "triviaqa": Task(
+    "triviaqa": TaskOptions(
         "questions over long contexts, with the paper's template", _triviaqa,
         ("data", "evidence", "context_tokens", "gold", *_ANSWERING),
         needs="the questions (an official file, or JSON lines)",
     ),
-    "needle": Task(
+    "needle": TaskOptions(
         "a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)
     ),
-    "multi-key": Task(
+    "multi-key": TaskOptions(
         "one of many keys, made up, or of --data records.jsonl.gz", _multi_key,
         ("data", "keys", *_ANSWERING),
     ),
-    "perplexity": Task(
+    "perplexity": TaskOptions(
         "predict a long text that is read as a stream", _perplexity,
         ("data", "context_tokens", "streams", "skip"), needs="a text file",
     ),
-    "embedding": Task(
+    "embedding": TaskOptions(
         "an encoder's embeddings against full attention", _embedding,
         ("data", "context_tokens", "limit", "skip"), needs="a text file",
     ),
-    "synthetic": Task(
+    "synthetic": TaskOptions(
         "the reading tasks of attendre demo", _synthetic, ("limit", "reading", "answers", "seed"),
         chunk=16, top_k=16,
     ),

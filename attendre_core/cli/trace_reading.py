@@ -34,7 +34,7 @@ class Reading(NamedTuple):
 def tiny_reading(arguments: argparse.Namespace) -> Reading:
     """Let a tiny model read a document of one of its tasks."""
     from attendre_core.evaluation import load_tiny
-    from attendre_core.evaluation.tasks import TASKS, word
+    from attendre_core.evaluation.tasks import SYNTHETIC, word
     from attendre_core.evaluation.tasks.vocabulary import KEYS, QUESTIONS
 
     if arguments.text is not None or arguments.prompt is not None:
@@ -45,7 +45,9 @@ def tiny_reading(arguments: argparse.Namespace) -> Reading:
     for name in ("attention", "limit"):
         if getattr(arguments, name) is not None:
             raise ConfigError(f"trace: --{name} is for models that read a text of yours.")
-    (document,) = TASKS[arguments.task]().documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
+    (document,) = SYNTHETIC[arguments.task]().documents(
+        arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS)
+    )
     title = (
         f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
         f"{word(QUESTIONS[document.question])} asks for the value of "

@@ -1,25 +1,25 @@
-"""The benchmark of the paper: TriviaQA questions over long contexts."""
+"""The task of the paper: TriviaQA questions over long contexts."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from attendre_core.evaluation.benchmarks.contexts import ContextRule, context_of
-from attendre_core.evaluation.benchmarks.examples import as_written
-from attendre_core.evaluation.benchmarks.question import TEMPLATE, Question, question_of
-from attendre_core.evaluation.benchmarks.reading import ReadingBenchmark
-from attendre_core.evaluation.benchmarks.triviaqa import read_triviaqa
+from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
+from attendre_core.evaluation.tasks.passages import as_written
+from attendre_core.evaluation.tasks.question import TEMPLATE, Question, question_of
+from attendre_core.evaluation.tasks.question_answering import QuestionTask
+from attendre_core.evaluation.tasks.texts import checksum
+from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 from attendre_core.zoo.model import Model
 
-__all__ = ["TriviaQA", "checksum"]
+__all__ = ["TriviaQA"]
 
 
 @dataclass(frozen=True)
-class TriviaQA(ReadingBenchmark):
+class TriviaQA(QuestionTask):
     """TriviaQA with the paper's template.
 
     Parameters
@@ -27,8 +27,8 @@ class TriviaQA(ReadingBenchmark):
     data, evidence
         As in `read_triviaqa`.
     rule
-        How contexts are put together. With a length, questions without a passage that has the
-        answer are left out.
+        How contexts are built. With a length, questions without a passage that has the answer are
+        left out.
     """
 
     data: str = ""
@@ -60,12 +60,3 @@ class TriviaQA(ReadingBenchmark):
             if context is not None:
                 answers = as_written(example.answers, context.gold)
                 yield question_of(model, example.name, example.question, context.text, answers)
-
-
-def checksum(path: str) -> str:
-    """Return the SHA-256 of a file; empty if there is none."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        return ""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.examples import Example, Passage
-from attendre_core.evaluation.benchmarks.normalisation import contains
+from attendre_core.evaluation.tasks.normalisation import contains
+from attendre_core.evaluation.tasks.passages import Example, Passage
 
 __all__ = ["read_triviaqa"]
 
 _WHERE = "triviaqa"
-#: Where the official lists of documents lie: field of an entry, folder of the evidence.
+#: Where the official lists of documents are: field of an entry, folder of the evidence.
 _SOURCES = (("EntityPages", "wikipedia"), ("SearchResults", "web"))
 
 

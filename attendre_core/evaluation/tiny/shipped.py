@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 
 
 def manifest(folder: Path = _HERE) -> dict[str, Any]:
-    """Return what is known about the shipped models: hash, recipe, seed, accuracy.
+    """Return the facts about the shipped models: hash, recipe, seed, accuracy.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Let a model read questions with a memory: what it writes, and how likely it finds the truth."""
+"""Let a model read questions with a memory: what it writes, and how likely the answer is."""
 
 from __future__ import annotations
 
@@ -8,10 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from attendre_core.evaluation.benchmarks.benchmark import memory_bytes, memory_of
-from attendre_core.evaluation.benchmarks.question import Question
-from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.tasks.question import Question
+from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.rows import padded
 from attendre_core.zoo.sampling import Sampling, log_softmax
@@ -22,18 +21,18 @@ __all__ = ["Answered", "answered", "log_likelihood"]
 
 
 class Answered(NamedTuple):
-    """What became of one question.
+    """The result of one question.
 
     Attributes
     ----------
     text
         What the model wrote, up to the end of the first line; empty if it was not asked to.
     log_likelihood
-        Of the right answer, the mean of its tokens, in nats.
+        Of the right answer: the mean over its tokens, in nats.
     admitted, present
         As in `attendre_core.evaluation.Outcome`; 1 without a memory.
     nbytes
-        Bytes of the memory of this question.
+        Bytes kept for this question.
     """
 
     text: str
@@ -50,7 +49,6 @@ def answered(
     *,
     batch: int = 8,
     new_tokens: int = 16,
-    pinned: int = 48,
 ) -> Iterator[list[Answered]]:
     """Read questions side by side, a batch at a time.
 
@@ -58,27 +56,23 @@ def answered(
     ----------
     new_tokens
         Tokens that the model writes; 0 measures only the log-likelihood, in less time.
-    pinned
-        Positions that the control "pinned" never gives up.
     """
     for start in range(0, len(questions), batch):
         some = questions[start : start + batch]
-        rows = [_read(question, system) for question in some]
-        longest = max(len(row) for row in rows)
-        memory = memory_of(model, system, longest, pinned)
-        presence = Presence([len(row) for row in rows], memory.chunk)
-        reader = WatchedModel(model, memory, presence)
-        stream = reader.stream(len(rows))
+        rows = [system.part_of(question.tokens, question.closed) for question in some]
+        lengths = [len(row) for row in rows]
+        memory = system.memory_for(max(lengths), causal=model.causal)
+        watched = WatchedStream(model, memory, lengths)
+        stream = watched.stream
         stream.feed(rows)
         room = max(new_tokens, *(len(question.gold) for question in some))
         likely = log_likelihood(*stream.writer(room), [question.gold for question in some])
-        texts = _written(reader, stream, new_tokens)
-        admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
-        present = presence.shares
+        texts = _written(watched.model, stream, new_tokens)
+        admitted, present = watched.admitted, watched.present
         yield [
             Answered(
                 texts[i], float(likely[i]), float(admitted[i]), float(present[i]),
-                memory_bytes(model, system, len(rows[i])),
+                memory_bytes(model, system, lengths[i]),
             )
             for i in range(len(rows))
         ]  # fmt: skip
@@ -87,14 +81,14 @@ def answered(
 def log_likelihood(
     writer: Writer, logits: Any, answers: Sequence[Sequence[int]]
 ) -> NDArray[np.float64]:
-    """Return the mean log-probability of the tokens of an answer, (rows,).
+    """Return the mean log-probability of the tokens of each answer, (rows,).
 
     Parameters
     ----------
     writer, logits
         From `Stream.writer`; the logits are those of the first token.
     answers
-        Token ids of each row. All tokens but the last are written at once.
+        Token ids of each row. All tokens but the last are written in one step.
     """
     first = np.asarray([answer[0] for answer in answers])
     everyone = np.arange(len(answers))
@@ -121,15 +115,9 @@ def _logits(writer: Writer, tokens: Any, valid: Any) -> Any:
     return np.asarray(writer.backend.to_numpy(writer.architecture.logits(writer.top, hidden)))
 
 
-def _read(question: Question, system: System) -> list[int]:
-    if system.reads == "question":
-        return question.closed
-    return question.tokens[-system.memory.chunk :] if system.reads == "last" else question.tokens
-
-
-def _written(reader: Model, stream: Stream, new_tokens: int) -> list[str]:
+def _written(model: Model, stream: Stream, new_tokens: int) -> list[str]:
     if not new_tokens:
         return [""] * stream.batch
-    rows = reader.continue_from(stream, new_tokens, Sampling())
-    lines = [reader.text(row).strip().splitlines() for row in rows]
+    rows = model.continue_from(stream, new_tokens, Sampling())
+    lines = [model.text(row).strip().splitlines() for row in rows]
     return [line[0].strip() if line else "" for line in lines]

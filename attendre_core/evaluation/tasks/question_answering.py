@@ -1,4 +1,4 @@
-"""The benchmarks that ask a question about a context; each says where its questions come from."""
+"""Base of the tasks that ask a question about a context."""
 
 from __future__ import annotations
 
@@ -7,24 +7,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.answering import Answered, answered
-from attendre_core.evaluation.benchmarks.benchmark import Metric, Score, Scores
-from attendre_core.evaluation.benchmarks.normalisation import contains, exact_match, f1
-from attendre_core.evaluation.benchmarks.question import Question
-from attendre_core.evaluation.systems import CONTROLS, System
+from attendre_core.evaluation.controls import CONTROLS, System
+from attendre_core.evaluation.tasks.answering import Answered, answered
+from attendre_core.evaluation.tasks.normalisation import contains, exact_match, f1
+from attendre_core.evaluation.tasks.question import Question
+from attendre_core.evaluation.tasks.task import Metric, Score, Scores
 from attendre_core.zoo.model import Model
 
-__all__ = ["ReadingBenchmark"]
-
-LIKELIHOOD = Metric("log_likelihood", "log-lik.")
-EXACT = Metric("exact_match", "EM", share=True)
-F1 = Metric("f1", "F1", share=True)
-CONTAINS = Metric("contains", "contains", share=True)
+__all__ = ["QuestionTask"]
 
 
 @dataclass(frozen=True)
-class ReadingBenchmark:
-    """Base of the reading benchmarks.
+class QuestionTask:
+    """A task that asks questions about contexts; a subclass says where they come from.
 
     Parameters
     ----------
@@ -38,7 +33,12 @@ class ReadingBenchmark:
     new_tokens: int = 16
 
     name: ClassVar[str] = ""
-    metrics: ClassVar[tuple[Metric, ...]] = (LIKELIHOOD, EXACT, F1, CONTAINS)
+    metrics: ClassVar[tuple[Metric, ...]] = (
+        Metric("log_likelihood", "log-lik."),
+        Metric("exact_match", "EM", share=True),
+        Metric("f1", "F1", share=True),
+        Metric("contains", "contains", share=True),
+    )
     controls: ClassVar[tuple[str, ...]] = CONTROLS
     whole: ClassVar[bool] = False
     pinned: ClassVar[int] = 48
@@ -53,7 +53,7 @@ class ReadingBenchmark:
         raise NotImplementedError
 
     def items(self, model: Model) -> list[Question]:
-        """Return the questions that are asked."""
+        """Return the questions to ask."""
         if model.architecture.kind == "encoder":
             raise ConfigError(
                 f"eval {self.name}: an encoder writes no answers. Give a decoder or an "
@@ -77,9 +77,7 @@ class ReadingBenchmark:
     ) -> Iterator[Scores]:
         """Read questions and compare the answers."""
         some = iter(items)
-        for answers in answered(
-            model, items, system, batch=batch, new_tokens=self.new_tokens, pinned=self.pinned
-        ):
+        for answers in answered(model, items, system, batch=batch, new_tokens=self.new_tokens):
             yield [
                 (item.name, self._score(item, answer))
                 for answer, item in zip(answers, some, strict=False)

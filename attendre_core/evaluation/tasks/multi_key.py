@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.question import Question, question_of
-from attendre_core.evaluation.benchmarks.reading import ReadingBenchmark
-from attendre_core.evaluation.benchmarks.trivia import checksum
+from attendre_core.evaluation.tasks.question import Question, question_of
+from attendre_core.evaluation.tasks.question_answering import QuestionTask
+from attendre_core.evaluation.tasks.texts import checksum
 from attendre_core.zoo.model import Model
 
 __all__ = ["MultiKey", "read_records"]
@@ -27,19 +27,19 @@ _ANIMALS = (
 
 
 @dataclass(frozen=True)
-class MultiKey(ReadingBenchmark):
+class MultiKey(QuestionTask):
     """Find the value of one key among many.
 
     Parameters
     ----------
     data
         A file of JSON lines, maybe compressed (``.gz``), each with ``ordered_kv_records``,
-        ``key`` and ``value``, as of "lost in the middle"; empty makes up records.
+        ``key`` and ``value``, as in "lost in the middle"; empty makes up records.
     keys
-        Records of a context: how many are made up, or how many of a file's record are taken,
-        those around the asked one.
+        Records per context: how many are made up, or how many of those in the file are taken,
+        around the asked one.
     depth
-        Where the asked record stands, 0 to 1; None leaves it where it is, or draws its place.
+        Where the asked record is, 0 to 1; None leaves it where it is, or draws its place.
     seed
         Of the made-up records.
     """

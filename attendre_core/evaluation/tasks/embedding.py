@@ -11,11 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.benchmark import Metric, Scores, memory_bytes, memory_of
-from attendre_core.evaluation.benchmarks.perplexity import text_tokens
-from attendre_core.evaluation.benchmarks.trivia import checksum
-from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.tasks.task import Metric, Scores
+from attendre_core.evaluation.tasks.texts import checksum, text_tokens
+from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
 from attendre_core.zoo.model import Model
 
 __all__ = ["Embedding", "Text"]
@@ -44,7 +43,7 @@ class Embedding:
     limit
         How many pieces.
     skip
-        Characters at the beginning of the file that are left out.
+        Characters to skip at the beginning of the file.
     """
 
     data: str = ""
@@ -54,8 +53,8 @@ class Embedding:
 
     name: ClassVar[str] = "embedding"
     metrics: ClassVar[tuple[Metric, ...]] = (
-        Metric("cosine", "cosine"),
-        Metric("token_cosine", "cosine of tokens"),
+        Metric("cosine", "cosine", digits=3),
+        Metric("token_cosine", "cosine of tokens", digits=3),
     )
     controls: ClassVar[tuple[str, ...]] = ("full", "no-memory", "first-M", "random", "pinned")
     whole: ClassVar[bool] = False
@@ -76,8 +75,8 @@ class Embedding:
         context = model.reading_part.context
         if model.causal:
             raise ConfigError(
-                "eval embedding: this model reads only backwards. Give an encoder, or use the task "
-                "'perplexity'."
+                "eval embedding: this model attends only backwards. Give an encoder, or use the "
+                "task 'perplexity'."
             )
         if context is not None and self.tokens > context:
             raise ConfigError(
@@ -112,20 +111,17 @@ class Embedding:
             full = _states(whole, rows)
             states, admitted, present = full, np.ones(len(rows)), np.ones(len(rows))
             if system.reads == "last":
-                # Without a memory every chunk is read for itself.
+                # Without a memory every chunk is read by itself.
                 chunk = system.memory.chunk
                 pieces = [
                     [row[i : i + chunk] for row in rows] for i in range(0, len(rows[0]), chunk)
                 ]
                 states = np.concatenate([_states(whole, piece) for piece in pieces], axis=1)
             elif not system.whole:
-                memory = memory_of(model, system, self.tokens, self.pinned)
-                presence = Presence([len(row) for row in rows], memory.chunk)
-                watched = WatchedModel(model, memory, presence)
-                stream = watched.stream(len(rows))
-                states = _streamed(stream, rows)
-                admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0)
-                present = presence.shares
+                memory = system.memory_for(self.tokens, causal=model.causal)
+                watched = WatchedStream(model, memory, [len(row) for row in rows])
+                states = _streamed(watched.stream, rows)
+                admitted, present = watched.admitted, watched.present
             found = zip(
                 some, _cosine(states.mean(axis=1), full.mean(axis=1)),
                 _cosine(states, full).mean(axis=1), admitted, present, strict=True,
@@ -148,7 +144,7 @@ class Embedding:
 
 
 def specials(model: Model) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and behind every text."""
+    """Return the tokens that a tokenizer puts before and after every text."""
     some, other = model.tokens("a"), model.tokens("b")
     first = next((i for i in range(len(some)) if some[i] != other[i]), len(some))
     last = next((i for i in range(len(some)) if some[-1 - i] != other[-1 - i]), 0)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.examples import Example, Passage, split
-from attendre_core.evaluation.benchmarks.normalisation import contains
+from attendre_core.evaluation.tasks.normalisation import contains
+from attendre_core.evaluation.tasks.passages import Example, Passage, split
 from attendre_core.zoo.model import Model
 
 __all__ = ["Context", "ContextRule", "context_of"]
@@ -38,8 +38,8 @@ class ContextRule:
     tokens
         Its length; None takes all evidence as it is.
     depth
-        Where the passages with the answer stand, 0 (first) to 1 (last); None draws a place for
-        each of them.
+        Where the passages with the answer are, 0 (first) to 1 (last); None draws a place for each
+        of them.
     gold
         How many passages with the answer.
     seed
@@ -91,7 +91,7 @@ def context_of(
     room = rule.tokens - sum(_length(model, p.text) for p in gold)
     if room < 0:
         raise ConfigError(
-            f"context: the answer of question {example.name} stands in passages of "
+            f"context: the answer to question {example.name} is in passages of "
             f"{rule.tokens - room} tokens, but the context has {rule.tokens}. Give it more tokens, "
             "or fewer passages with the answer."
         )

@@ -1,4 +1,4 @@
-"""A part of a model cut between two layers, to see what lies between them."""
+"""A part of a model cut between two layers, to see what passes between them."""
 
 from __future__ import annotations
 

@@ -1,18 +1,17 @@
-"""Exact match of the answer: a model, a memory, and documents."""
+"""Exact match of the answer: a model, a memory, and synthetic documents."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.tasks import Document
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.tasks.document import Document
+from attendre_core.evaluation.tasks.watched import WatchedStream
 from attendre_core.zoo.model import Model
 
 __all__ = ["Outcome", "measure"]
@@ -26,11 +25,11 @@ class Outcome(NamedTuple):
     right
         Boolean, (documents,): the likeliest token is the answer.
     admitted
-        (documents,): of the new entries that met a full memory, the share that got in; mean of
+        (documents,): of the new entries that met a full memory, the share that got in; mean over
         the layers.
     present
-        (documents,): when the queries of a chunk attended, the share of the chunk's own keys
-        and values that were still there; mean of all layers and positions.
+        (documents,): when the queries of a chunk attended, the share of the chunk's own keys and
+        values that were still there; mean over all layers and positions.
     """
 
     right: NDArray[np.bool_]
@@ -62,28 +61,20 @@ def measure(
     """
     if not documents:
         raise ConfigError("measure: no documents, expected at least one.")
-    rows = [system.tokens(document).tolist() for document in documents]
+    rows = [system.part_of(d.tokens, d.closed_book).tolist() for d in documents]
     answers = np.asarray([document.answer for document in documents])
     right = np.zeros(len(rows), dtype=bool)
     admitted, present = np.ones(len(rows)), np.ones(len(rows))
-    # Rows of about the same length wait for each other least.
+    # Rows of similar length wait for each other least.
     order = np.argsort([len(row) for row in rows], kind="stable")
     for start in range(0, len(rows), batch):
         some = order[start : start + batch]
-        logits, admitted[some], present[some] = _read(model, [rows[i] for i in some], system)
+        read = [rows[i] for i in some]
+        lengths = [len(row) for row in read]
+        memory = system.memory_for(max(lengths), causal=model.causal)
+        watched = WatchedStream(model, memory, lengths)
+        watched.stream.feed(read)
+        _, logits = watched.stream.writer(1)
         right[some] = logits.argmax(axis=-1) == answers[some]
+        admitted[some], present[some] = watched.admitted, watched.present
     return Outcome(right, admitted, present)
-
-
-def _read(model: Model, rows: list[list[int]], system: System) -> tuple[Any, Any, Any]:
-    """Read rows: logits of the answer, (rows, vocabulary), and both shares of each row."""
-    longest = max(len(row) for row in rows)
-    memory = system.memory_for(longest)
-    # Everything that an encoder says is kept for its decoder, and no room for more.
-    memory = replace(memory, encoder_outputs=longest)
-    presence = Presence([len(row) for row in rows], memory.chunk)
-    stream = WatchedModel(model, memory, presence).stream(len(rows))
-    stream.feed(rows)
-    _, logits = stream.writer(1)
-    shares = [report.admitted_share for report in stream.reports()]
-    return logits, np.mean(shares, axis=0), presence.shares

@@ -1,4 +1,4 @@
-"""Questions with passages, before they are a prompt for a certain model."""
+"""Questions with their passages of evidence, before they become a prompt for a model."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from attendre_core.evaluation.benchmarks.normalisation import contains
+from attendre_core.evaluation.tasks.normalisation import contains
 
 __all__ = ["Example", "Passage", "as_written", "split"]
 
-#: Words of a passage, when a document is split; that is how the passages of open-domain question
-#: answering are made.
+#: Words per passage when a document is split, as usual in open-domain question answering.
 _WORDS = 100
 
 
 class Passage(NamedTuple):
-    """A piece of evidence, and whether the answer stands in it."""
+    """A piece of evidence, and whether it contains the answer."""
 
     title: str
     text: str
@@ -52,10 +51,9 @@ def split(passage: Passage, answers: tuple[str, ...]) -> list[Passage]:
 def as_written(answers: Sequence[str], passages: Sequence[Passage]) -> tuple[str, ...]:
     """Return the answers, first the one that the evidence writes most often, as it writes it.
 
-    Aliases come in no useful order, odd spellings among them. The one whose likelihood is
-    measured has to be the one that a reader of the evidence would give: whole words with the
-    capitals of the evidence, the longer one of two that are equally frequent, and the first alias
-    if none occurs.
+    Aliases come in no useful order, odd spellings among them. The likelihood is measured of the
+    one that a reader of the evidence would give: whole words with the capitals of the evidence,
+    the longer of two that are equally frequent, and the first alias if none occurs.
 
     Examples
     --------

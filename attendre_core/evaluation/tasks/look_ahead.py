@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from attendre_core.evaluation.tasks.task import Task, Tokens
+from attendre_core.evaluation.tasks.document import Tokens
+from attendre_core.evaluation.tasks.synthetic import SyntheticTask
 
 __all__ = ["LookAhead"]
 
 
 @dataclass(frozen=True)
-class LookAhead(Task):
+class LookAhead(SyntheticTask):
     """Records are ``noise* VALUE noise* KEY``: the key comes 5 to 10 tokens after its value.
 
     A reader in chunks of 16 tokens sees both in one chunk about half of the time.

@@ -10,7 +10,7 @@ from attendre_core.zoo.model import Model
 
 __all__ = ["TEMPLATE", "Question", "question_of"]
 
-#: The paper's template: the question stands before the context, and only there.
+#: The paper's template: the question comes before the context, and only there.
 TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
 _CLOSED = "Question: {question}\n\nAnswer: "
 
@@ -21,7 +21,7 @@ class Question(NamedTuple):
     Attributes
     ----------
     name
-        Identifies it within its benchmark.
+        Unique within its task.
     tokens, closed
         The whole prompt, and the prompt without the context.
     gold
@@ -42,8 +42,8 @@ def question_of(
 ) -> Question:
     """Fill the template and turn it into tokens.
 
-    A decoder's prompt ends in "Answer:", and the space behind it is the beginning of the answer,
-    because that is how its tokenizer cuts the whole text; the text is the same.
+    A decoder's prompt ends in "Answer:", and the space after it is the beginning of the answer,
+    because that is how its tokenizer splits the whole text; the text is the same.
     """
     if not aliases or not aliases[0].strip():
         raise ConfigError(f"question {name}: there is no answer, expected at least one.")

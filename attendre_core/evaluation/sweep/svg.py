@@ -1,4 +1,4 @@
-"""A chart of lines with intervals, written as SVG by hand: no package is needed."""
+"""Charts of lines with intervals, as SVG written by hand: no package is needed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 330, 260, 56, 64, 130
 
 
 class Line(NamedTuple):
-    """A named line: what stands on the x axis, and the value there."""
+    """A named line: places on the x axis, and the values there."""
 
     name: str
     points: Sequence[tuple[int, Interval]]
 
 
 class Scale(NamedTuple):
-    """The y axis: from where to where, in which steps, how a number is written, and its unit."""
+    """The y axis: its range, its steps, how a number is written, and the unit."""
 
     low: float = 0.0
     high: float = 1.0
@@ -36,7 +36,7 @@ class Scale(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One of the charts that stand side by side; x grows in powers of two, y as the scale says.
+    """One of several charts side by side; x is logarithmic, y follows the scale.
 
     Without a scale, y is a share.
     """
@@ -85,8 +85,8 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
     places = sorted({x for line in panel.lines for x, _ in line.points})
     low, high = (math.log2(places[0]), math.log2(places[-1])) if places else (0.0, 1.0)
 
-    # Lines are moved a little apart, so that intervals do not hide each other; at a single size
-    # there is room for more than a little.
+    # Lines are shifted a little, so that intervals do not hide each other; at a single size there
+    # is room for more than a little.
     single = len(places) == 1
     apart = (_WIDTH - 60) / len(panel.lines) if single else 2.5
 

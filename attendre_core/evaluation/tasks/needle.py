@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from attendre_core.evaluation.benchmarks.contexts import ContextRule, context_of
-from attendre_core.evaluation.benchmarks.examples import Example, Passage
-from attendre_core.evaluation.benchmarks.question import Question, question_of
-from attendre_core.evaluation.benchmarks.reading import ReadingBenchmark
+from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
+from attendre_core.evaluation.tasks.passages import Example, Passage
+from attendre_core.evaluation.tasks.question import Question, question_of
+from attendre_core.evaluation.tasks.question_answering import QuestionTask
 from attendre_core.zoo.model import Model
 
 __all__ = ["Needle"]
@@ -24,7 +24,7 @@ _SENTENCES = 6
 
 
 @dataclass(frozen=True)
-class Needle(ReadingBenchmark):
+class Needle(QuestionTask):
     """Find the pass key that one sentence of a long text names.
 
     Parameters
@@ -49,7 +49,7 @@ class Needle(ReadingBenchmark):
         }
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return texts with a pass key, as many as are asked for."""
+        """Return texts with a pass key."""
         rng = np.random.default_rng((self.rule.seed, 0))
         length = self.rule.tokens or 1024
         others = [small_talk(rng, number) for number in range(length // 8)]

@@ -11,23 +11,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks.benchmark import (
-    Metric,
-    Scores,
-    memory_bytes,
-    memory_of,
-)
-from attendre_core.evaluation.benchmarks.trivia import checksum
-from attendre_core.evaluation.systems import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.tasks.task import Metric, Scores
+from attendre_core.evaluation.tasks.texts import checksum, text_tokens
+from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.sampling import log_softmax
 
-__all__ = ["Perplexity", "StreamPiece", "text_tokens"]
+__all__ = ["Perplexity", "StreamPiece"]
 
 
 class StreamPiece(NamedTuple):
-    """Some tokens of a stream, which count together: an item of the benchmark.
+    """Some tokens of a stream that count together: an item of the task.
 
     Attributes
     ----------
@@ -50,8 +45,8 @@ class StreamPiece(NamedTuple):
 class Perplexity:
     """Predict every token of a text from what the memory has kept of the tokens before.
 
-    The intervals draw pieces of the text again. Neighbouring pieces are alike, so the intervals
-    are a little too narrow; those of differences between systems suffer least.
+    The intervals resample pieces of the text. Neighbouring pieces are alike, so the intervals are
+    a little too narrow; those of differences between systems suffer least.
 
     Parameters
     ----------
@@ -60,9 +55,9 @@ class Perplexity:
     tokens
         Tokens of a stream.
     streams
-        How many streams, cut from the file one after the other and read side by side.
+        How many streams, cut from the file one after another and read side by side.
     skip
-        Characters at the beginning of the file that are left out, such as a licence.
+        Characters to skip at the beginning of the file, such as a licence.
     piece
         Tokens that count together.
     """
@@ -121,9 +116,7 @@ class Perplexity:
         found: Scores = []
         for start in range(0, len(numbers), batch):
             some = numbers[start : start + batch]
-            losses, more = stream_losses(
-                model, [rows[number] for number in some], system, self.pinned
-            )
+            losses, more = stream_losses(model, [rows[number] for number in some], system)
             for item in items:
                 if item.stream in some:
                     row = some.index(item.stream)
@@ -134,16 +127,16 @@ class Perplexity:
 
 
 def stream_losses(
-    model: Model, rows: list[list[int]], system: System, pinned: int
+    model: Model, rows: list[list[int]], system: System
 ) -> tuple[NDArray[np.float64], dict[str, list[float]]]:
     """Return the loss of each token, (rows, length), and the diagnostics of each row."""
     length = len(rows[0])
     alone = system.reads == "last"
-    # Without a memory every chunk is read for itself: FIFO with room for one chunk.
-    memory = system.memory if alone else memory_of(model, system, length, pinned)
+    # Without a memory every chunk is read by itself: FIFO with room for one chunk.
+    memory = system.memory if alone else system.memory_for(length, causal=model.causal)
     chunk = memory.chunk
-    presence = Presence([length] * len(rows), chunk)
-    stream = WatchedModel(model, memory, presence).stream(len(rows))
+    watched = WatchedStream(model, memory, [length] * len(rows))
+    stream = watched.stream
     wanted = np.asarray(rows)
     losses = np.zeros((len(rows), length))
     for start in range(0, length, chunk):
@@ -151,14 +144,13 @@ def stream_losses(
             _note(model, hidden, wanted, losses)
     for hidden in stream.finish():
         _note(model, hidden, wanted, losses)
-    admitted = np.mean([r.admitted_share for r in stream.reports()], axis=0).tolist()
-    present = presence.shares.tolist()
+    admitted, present = watched.admitted.tolist(), watched.present.tolist()
     kept = [float(memory_bytes(model, system, chunk if alone else length))] * len(rows)
     return losses, {"admitted": admitted, "present": present, "bytes": kept}
 
 
 def _note(model: Model, hidden: Any, wanted: Any, losses: Any) -> None:
-    """Enter the losses of the tokens behind those that came out."""
+    """Enter the losses of the tokens that follow those that came out."""
     to_numpy = model.backend.to_numpy
     logits = to_numpy(model.architecture.logits(model.params, hidden.x))
     scores = log_softmax(np.asarray(logits, dtype=np.float64))
@@ -167,20 +159,3 @@ def _note(model: Model, hidden: Any, wanted: Any, losses: Any) -> None:
         real = valid[row] & (position[row] + 1 < wanted.shape[1])
         following = position[row][real] + 1
         losses[row, following] = -scores[row][real, wanted[row, following]]
-
-
-def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> list[int]:
-    """Read the first ``count`` tokens of a text file behind ``skip`` characters."""
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"eval {where}: there is no file {file}. Give a text with --data.")
-    # A token has rarely more than a dozen characters; no need to cut up a whole book.
-    with file.open(encoding="utf-8", errors="replace") as opened:
-        text = opened.read(skip + 24 * count + 1000)[skip:]
-    ids = model.tokens(text)
-    if len(ids) < count:
-        raise ConfigError(
-            f"eval {where}: {file} has {len(ids)} tokens, expected at least {count}. Give a longer "
-            "text, or ask for fewer with --context-tokens or --streams."
-        )
-    return ids[:count]
