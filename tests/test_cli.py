@@ -32,13 +32,13 @@ class TestHelp:
     def test_no_command_prints_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "demo" in run(capsys=capsys)
 
-    @pytest.mark.parametrize("command", ["demo", "run", "trace", "bench", "info"])
+    @pytest.mark.parametrize("command", ["demo", "run", "eval", "trace", "bench", "info"])
     def test_every_command_teaches(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
             main([command, "--help"])
         assert stopped.value.code == 0
         text = capsys.readouterr().out
-        assert f"attendre {command} --" in text.partition("examples:")[2]
+        assert re.search(rf"attendre {command} .*--", text.partition("examples:")[2])
         assert "--backend" in text
         assert "--json" in text
 
@@ -65,12 +65,13 @@ class TestMistakes:
             (["demo", "--documents", "0"], "'0' is not possible; give a whole number, 1 or more"),
             (["demo", "--documents", "many"], "'many' is not possible"),
             (["demo", "--seed", "-1"], "'-1' is not possible"),
-            (["demo", "--sigmas", "nan"], "'nan' is not possible; give a number, or 'paper'"),
             (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
+            (["demo", "--model", "prefix-lm,gpt"], "invalid choice: 'gpt'"),
+            (["demo", "--policies", ","], "nothing is given; separate words by commas"),
             (["demo", "--picture", "no/such/folder/a.svg"], "there is no folder for the picture"),
             (["demo", "--backend", "nonsense"], "'nonsense' is not known"),
             (["demo", "--backend", "no_module:thing"], "not installed"),
-            (["demo", "--policies", "MT", "NONE"], "'NONE' is not known"),
+            (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
             (["info", "--backend", "nonsense"], "'nonsense' is not known"),
             (["info", "--layers", "1.5"], "'1.5' is not possible"),
             (["info", "--memory", "LRA-smu:8"], "Did you mean LRA-sum?"),
@@ -119,7 +120,7 @@ class TestQuietEnds:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("attendre_core.cli.demo.grid_of", interrupt)
+        monkeypatch.setattr("attendre_core.cli.demo.plan_of", interrupt)
         assert main(["demo"]) == 130
         assert capsys.readouterr() == ("", "")
 

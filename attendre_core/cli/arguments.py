@@ -17,6 +17,7 @@ __all__ = [
     "add_list",
     "add_memory",
     "add_shared",
+    "one_of",
     "print_json",
     "whole_number",
 ]
@@ -79,6 +80,19 @@ class _Joined(argparse.Action):
         if not found:
             raise argparse.ArgumentError(self, "nothing is given; separate words by commas")
         setattr(namespace, self.dest, found)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return an argument type: one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
+            raise argparse.ArgumentTypeError(
+                f"invalid choice: {text!r} (choose from {', '.join(words)})"
+            )
+        return text
+
+    return parse
 
 
 def print_json(answer: dict[str, Any]) -> None:

@@ -47,7 +47,7 @@ _EXAMPLES = """\
   attendre trace --policies MT,LRA-last+c=0,H2O,attendre --size 48
   attendre trace --model encoder-decoder --task past-only --seed 3
   attendre trace --model SmolLM2-135M --text article.txt --size 256 --backend torch
-  attendre trace --model model.gguf --prompt "Who was Ada?" --size 8 --chunk 4 --layer 0 5
+  attendre trace --model model.gguf --prompt "Who was Ada?" --size 8 --chunk 4 --layer 0,5
   attendre trace --model model.gguf --text book.txt --policies my_module:MyPolicy,attendre-causal
   cat log.txt | attendre trace --model model.gguf --text - --limit 4000 --out log-trace
   attendre trace --json | python -m json.tool"""
@@ -71,8 +71,8 @@ def add_to(commands: Any) -> None:
     )
     _add_reading(parser)
     _add_memories(parser)
-    parser.add_argument(
-        "--layer", nargs="+", type=whole_number(0), metavar="L",
+    add_list(
+        parser, "--layer", whole_number(0), metavar="L",
         help="layers to trace, from 0; the summary shows the highest (all)",
     )  # fmt: skip
     parser.add_argument(
@@ -174,7 +174,7 @@ def _memories(
         names.append(parse(recommended(model.causal)))
     size, chunk, top_k = _TINY_SIZES if arguments.model in TINY else _SIZES
     if arguments.size is not None:
-        size = parse(f"MT:{arguments.size}").size
+        size = parse(f"MT:{arguments.size}").size or size
     found = {}
     for parsed in names:
         most = parsed.size or size

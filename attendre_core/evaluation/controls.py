@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import MemoryConfig, parse, preset
+from attendre_core.presets import CONTROL_PRESETS, MemoryConfig, parse, preset
 
 __all__ = ["CONTROLS", "SIZELESS", "System", "canonical_name", "system"]
 
@@ -133,7 +133,7 @@ def canonical_name(name: str) -> str:
             f"system {name!r}: there is a size after the colon, but sizes are given apart here. "
             f"Write {str(parsed._replace(size=None))!r}."
         )
-    if parsed.name in CONTROLS and parsed.options:
+    if parsed.name in CONTROLS and parsed.name not in CONTROL_PRESETS and parsed.options:
         raise ConfigError(
             f"system {name!r}: a control has no options, expected plain {parsed.name!r}."
         )

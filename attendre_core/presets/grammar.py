@@ -44,7 +44,9 @@ class ParsedName(NamedTuple):
         """Whether an option is given, by the word before its ``=``."""
         return any(option.partition("=")[0] == word for option in self.options)
 
-    def with_defaults(self, size: int | str | None = None, **values: int | None) -> ParsedName:
+    def with_defaults(
+        self, size: int | str | None = None, **values: int | str | None
+    ) -> ParsedName:
         """Return a name that also has what it does not say itself; None adds nothing.
 
         Examples
