@@ -74,7 +74,7 @@ def test_systems_of_others_and_our_own():
     causal = at.LRA("sum", initial=at.InitialScore(0.0), score="softmax")
     assert at.preset("attendre-causal:64") == config(causal)
     assert at.preset("first-M:64") == at.MemoryConfig(at.FIFO(), 64, sinks=64)
-    assert at.preset("random+seed=3:64").policy == at.policies.Random(seed=3)
+    assert at.preset("random+seed=3:64").policy == at.Random(seed=3)
 
 
 def test_only_our_own_waits():

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attendre_core.errors import ConfigError
-from attendre_core.memory.spec import byte_count
+from attendre_core.memory.sizes import byte_count
 from attendre_core.presets.options import OPTIONS, ValueKind, decimal, option_named, option_of
 
 __all__ = ["ParsedName", "split_name"]

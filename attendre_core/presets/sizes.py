@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from attendre_core.errors import ConfigError
-from attendre_core.memory.spec import byte_count
+from attendre_core.memory.sizes import byte_count
 from attendre_core.presets.config import MemoryConfig
 from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.systems import build, parse
