@@ -6,6 +6,7 @@ import sys
 import textwrap
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -99,6 +100,36 @@ def test_what_is_protected_reaches_the_memory():
     assert (memory.sinks, memory.protect_recent, memory.per_head) == (2, 3, True)
     assert memory.pin == ((0, 4), (9, 12))
     assert config.name == "LRA-sum+per-head+sinks=2+recent=3+pin=0-4+pin=9-12:64"
+
+
+def read(name, count=24, chunk=4):
+    """Return the positions that a memory of 8 entries holds after reading noise."""
+    memory = at.preset(name, kv_size=8, chunk=chunk).kv_memory()
+    state = memory.init(batch=1, heads=1, head_dim=2, chunk=chunk)
+    noise = np.random.default_rng(0).normal(size=(3, 1, count, 1, 2)).astype(np.float32)
+    for start in range(0, count, chunk):
+        query, key, value = noise[:, :, start : start + chunk]
+        state, _ = memory.insert(state, key, value)
+        state, _ = memory.attend(state, query, causal=True)
+    return memory, state, sorted(state.position[state.valid].tolist())
+
+
+def test_names_do_what_they_say():
+    assert read("MT")[2] == list(range(16, 24))
+    assert read("AS")[2] == [0, 1, 2, 3, 20, 21, 22, 23]
+    assert read("MT+sinks=4")[2] == read("AS")[2]
+    assert read("first-M")[2] == list(range(8))
+    assert read("MT+pin=3-5")[2] == [3, 4, *range(18, 24)]
+    assert read("random+recent=2")[2][-2:] == [22, 23]
+    assert read("random")[2] != read("random+seed=1")[2]
+    assert read("Transformer-XL")[2] == list(range(12, 24))
+    assert {0, 1} < set(read("LRA-sum+sinks=2+c=-9")[2])
+
+
+def test_a_frozen_memory_is_told_what_to_use():
+    memory, state, _ = read("LFA-0+c=50", count=64)
+    with pytest.warns(at.FrozenMemoryWarning, match=r"'attendre-causal' .* 'attendre' .*\+c=0"):
+        memory.report(state)
 
 
 # -------------------------------------------------------------------- canonical names
