@@ -67,8 +67,8 @@ def print_found(found: Found, terminal: Terminal) -> None:
     print(terminal.paint(found.title, "bold"))
     print(
         f"right answers in %, 95 % intervals; {found.task.limit} documents of {8 * CHUNK} to "
-        f"{32 * CHUNK} tokens, chunks of {CHUNK}, top {TOP_K}, seed {found.task.seed}; columns: M "
-        "entries per memory, queries that wait for N positions\n"
+        f"{32 * CHUNK} tokens, chunks of {CHUNK}, top {TOP_K}, seed {found.task.seed}\n"
+        "M: entries per memory; N: positions that queries wait\n"
     )
     table = size_table(found.summary, percent)
     _print_blocks(
@@ -81,7 +81,9 @@ def print_found(found: Found, terminal: Terminal) -> None:
     for sentence in findings(found.measured, CHUNK):
         # A figure and its unit stay on one line.
         kept = sentence.replace(" %", "\0%")
-        text = textwrap.fill(kept, wide, initial_indent="- ", subsequent_indent="  ")
+        text = textwrap.fill(
+            kept, wide, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
+        )
         print(text.replace("\0", " "))
     print()
 

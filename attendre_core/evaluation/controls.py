@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import CONTROL_PRESETS, MemoryConfig, parse, preset
+from attendre_core.presets import MemoryConfig, parse, preset
 
 __all__ = ["CONTROLS", "SIZELESS", "System", "canonical_name", "system"]
 
@@ -23,6 +23,7 @@ _READS: dict[str, Literal["all", "last", "question"]] = {
 SIZELESS = tuple(_READS)
 #: All controls; ``first-M`` and ``random`` are presets.
 CONTROLS = (*SIZELESS, "first-M", "random", "pinned")
+_OURS = (*SIZELESS, "pinned")
 
 
 @dataclass(frozen=True)
@@ -65,10 +66,10 @@ class System:
         queries wait for the end of the input.
         """
         memory = self.memory
-        if self.whole and causal:
-            memory = replace(memory, kv_size=max(length, memory.chunk), q_size=0)
-        elif self.whole:
-            memory = replace(memory, kv_size=length + 1, q_size=length, finish="flush")
+        if self.whole:
+            waiting = 0 if causal else length
+            room = max(memory.chunk, length, waiting + 1)
+            memory = replace(memory, kv_size=room, q_size=waiting, finish="flush")
         return replace(memory, encoder_outputs=min(memory.encoder_outputs, length))
 
 
@@ -127,13 +128,13 @@ def canonical_name(name: str) -> str:
     >>> canonical_name("lfa-1e-3+c=0"), canonical_name("full")
     ('LFA-1e-3+c=0', 'full')
     """
-    parsed = parse(name, CONTROLS)
+    parsed = parse(name, _OURS)
     if parsed.size is not None:
         raise ConfigError(
             f"system {name!r}: there is a size after the colon, but sizes are given apart here. "
             f"Write {str(parsed._replace(size=None))!r}."
         )
-    if parsed.name in CONTROLS and parsed.name not in CONTROL_PRESETS and parsed.options:
+    if parsed.name in _OURS and parsed.options:
         raise ConfigError(
             f"system {name!r}: a control has no options, expected plain {parsed.name!r}."
         )

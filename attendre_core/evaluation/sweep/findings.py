@@ -44,7 +44,7 @@ def findings(measured: Sequence[Measured], chunk: int) -> list[str]:
         *_against_size(sizes, cells, chunk),
         *_waiting(sizes),
         *_ours(sizes, cells),
-        *_initial_score(cells),
+        *_initial_score(cells, chunk),
         *_frozen(measured),
         *_controls(cells),
     ]
@@ -83,9 +83,9 @@ def _waiting(sizes: dict[tuple[int, int], list[Measured]]) -> Iterator[str]:
         late, early = best(row), best(sizes.get((kv, 0), []))
         if q and late and early:
             yield (
-                f"Queries that wait for N = {q} positions at M = {kv} take the best such policy "
+                f"Letting queries wait for N = {q} positions (M = {kv}) takes the best such policy "
                 f"from {_percent(early)} ({early.cell.policy}) to {_percent(late)} "
-                f"({late.cell.policy}), {_points(late, early)}; when they attend, "
+                f"({late.cell.policy}): {_points(late, early)}; when they attend, "
                 f"{100 * late.mean('present'):.0f} % of their own chunk is still there."
             )
 
@@ -103,20 +103,16 @@ def _ours(
             )
 
 
-def _initial_score(cells: dict[Cell, Measured]) -> Iterator[str]:
-    """Compare policies with the same ones at c = 0, each at its smallest size beyond one chunk."""
-    seen: set[str] = set()
-    for cell, plain in sorted(cells.items(), key=lambda item: (item[0].q, item[0].kv)):
+def _initial_score(cells: dict[Cell, Measured], chunk: int) -> Iterator[str]:
+    for cell, plain in cells.items():
         lower = cells.get(cell._replace(policy=f"{cell.policy}+c=0"))
-        if lower is None or cell.policy in seen or lower.mean("admitted") < _FROZEN:
-            continue
-        seen.add(cell.policy)
-        yield (
-            f"New entries that start at the mean score (+c=0) instead of the paper's c of 1 take "
-            f"{cell.policy} from {_percent(plain)} to {_percent(lower)} at M = {cell.kv}, "
-            f"{_points(lower, plain)}: {100 * lower.mean('admitted'):.0f} % of them get in instead "
-            f"of {100 * plain.mean('admitted'):.0f} %."
-        )
+        if lower is not None and (cell.kv, cell.q) == (2 * chunk, 0):
+            yield (
+                f"With new entries that start at the mean score (+c=0; the paper's c is 1), "
+                f"{cell.policy} answers {_percent(lower)} instead of {_percent(plain)} at "
+                f"M = {cell.kv}, {_points(lower, plain)}: {100 * lower.mean('admitted'):.0f} % of "
+                f"the new entries get in instead of {100 * plain.mean('admitted'):.0f} %."
+            )
 
 
 def _frozen(measured: Sequence[Measured]) -> Iterator[str]:
@@ -128,8 +124,8 @@ def _frozen(measured: Sequence[Measured]) -> Iterator[str]:
     frozen = [f"{name} ({100 * share:.0f} %)" for name, share in lowest.items() if share < _FROZEN]
     if frozen:
         yield (
-            f"Frozen at some size: {', '.join(frozen)}. In brackets the share of new entries let "
-            "in; such a memory holds the beginning of its input."
+            f"Frozen at some size, because few new entries get in: {', '.join(frozen)}. Such a "
+            "memory keeps the beginning of its input."
         )
     elif lowest:
         name = min(lowest, key=lambda name: lowest[name])
@@ -161,5 +157,5 @@ def _percent(m: Measured) -> str:
 def _points(one: Measured, other: Measured) -> str:
     """Write a difference in points, and whether it may be chance."""
     gap = paired(one, other, "right") or Interval(0.0, 0.0, 0.0)
-    sure = "" if gap.excludes_zero else " (which may be chance)"
+    sure = "" if gap.excludes_zero else " (may be chance)"
     return f"{100 * gap.value:+.0f} points [{100 * gap.low:+.0f}, {100 * gap.high:+.0f}]{sure}"

@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from attendre_core.errors import StateError
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.tasks.task import Score, Scores
@@ -45,8 +47,8 @@ class Measured(NamedTuple):
 
     def mean(self, name: str) -> float:
         """Return the mean of one number; NaN if no item has it."""
-        values = self.column(name).values()
-        return math.fsum(values) / len(values) if values else math.nan
+        values = list(self.column(name).values())
+        return float(np.mean(values)) if values else math.nan
 
 
 class ResultStore:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ElementTree
 
 from attendre_core.evaluation.intervals import Interval
-from attendre_core.evaluation.picture import Line, Panel, chart
+from attendre_core.evaluation.sweep.svg import Line, Panel, chart
 
 SVG = "{http://www.w3.org/2000/svg}"
 

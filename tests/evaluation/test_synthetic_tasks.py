@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks import TASKS, LookAhead, PastOnly, Task, word
-from attendre_core.evaluation.tasks.task import SHORTEST
+from attendre_core.evaluation.tasks import SYNTHETIC, LookAhead, PastOnly, SyntheticTask, word
+from attendre_core.evaluation.tasks.synthetic import SHORTEST
 from attendre_core.evaluation.tasks.vocabulary import (
     ANSWER,
     BEGIN,
@@ -19,16 +19,16 @@ from attendre_core.evaluation.tasks.vocabulary import (
     VOCABULARY,
 )
 
-EVERY = [task(answers) for task in TASKS.values() for answers in ("repeat", "single")]
+EVERY = [task(answers) for task in SYNTHETIC.values() for answers in ("repeat", "single")]
 
 
-def named(task: Task) -> str:
+def named(task: SyntheticTask) -> str:
     return f"{task.name}-{task.answers}"
 
 
 @pytest.fixture(params=EVERY, ids=named)
-def task(request: pytest.FixtureRequest) -> Task:
-    found: Task = request.param
+def task(request: pytest.FixtureRequest) -> SyntheticTask:
+    found: SyntheticTask = request.param
     return found
 
 
@@ -37,7 +37,7 @@ def places(tokens: np.ndarray, kind: range) -> np.ndarray:
 
 
 class TestDocuments:
-    def test_the_frame(self, task: Task) -> None:
+    def test_the_frame(self, task: SyntheticTask) -> None:
         for document in task.documents(1, 100):
             tokens = document.tokens
             assert tokens[0] == BEGIN
@@ -49,17 +49,17 @@ class TestDocuments:
             assert places(tokens, KEYS)[0] > document.context
             assert document.context < 10
 
-    def test_lengths_are_whole_chunks(self, task: Task) -> None:
+    def test_lengths_are_whole_chunks(self, task: SyntheticTask) -> None:
         sizes = {d.tokens.size for d in task.documents(2, 300)}
         assert sizes == {16 * n for n in range(8, 33)}
 
-    def test_owners_are_the_keys_of_the_records(self, task: Task) -> None:
+    def test_owners_are_the_keys_of_the_records(self, task: SyntheticTask) -> None:
         for document in task.documents(3, 50):
             tokens = document.tokens
             assert places(tokens, VALUES).tolist() == document.values.tolist()
             assert (tokens[places(tokens, KEYS)] - KEYS.start).tolist() == document.owners.tolist()
 
-    def test_a_key_has_one_value(self, task: Task) -> None:
+    def test_a_key_has_one_value(self, task: SyntheticTask) -> None:
         for document in task.documents(4, 50):
             pairs = set(
                 zip(document.owners, document.tokens[document.values].tolist(), strict=True)
@@ -67,7 +67,7 @@ class TestDocuments:
             assert len({key for key, _ in pairs}) == len(pairs)
             assert (document.question, document.answer) in pairs
 
-    def test_the_answer_recurs_or_stands_in_the_middle(self, task: Task) -> None:
+    def test_the_answer_recurs_or_stands_in_the_middle(self, task: SyntheticTask) -> None:
         times = []
         for document in task.documents(5, 100):
             found = np.flatnonzero(document.owners == document.question)
@@ -78,27 +78,27 @@ class TestDocuments:
         assert min(times) >= 1
         assert (max(times) == 1) == (task.answers == "single")
 
-    def test_every_word_is_used(self, task: Task) -> None:
+    def test_every_word_is_used(self, task: SyntheticTask) -> None:
         seen = set(np.concatenate([d.tokens for d in task.documents(6, 200)]).tolist())
         assert seen == set(range(1, VOCABULARY))
 
-    def test_a_seed_fixes_a_document_whatever_their_number(self, task: Task) -> None:
+    def test_a_seed_fixes_a_document_whatever_their_number(self, task: SyntheticTask) -> None:
         few, many = list(task.documents(7, 3)), list(task.documents(7, 9))
         for one, other in zip(few, many, strict=False):
             assert np.array_equal(one.tokens, other.tokens)
         (different,) = task.documents(8, 1)
         assert not np.array_equal(different.tokens, few[0].tokens)
 
-    def test_the_shortest_has_one_record(self, task: Task) -> None:
+    def test_the_shortest_has_one_record(self, task: SyntheticTask) -> None:
         for seed in range(50):
             document = task.document(np.random.default_rng(seed), SHORTEST)
             assert document.owners.tolist() == [document.question]
 
-    def test_too_short(self, task: Task) -> None:
+    def test_too_short(self, task: SyntheticTask) -> None:
         with pytest.raises(ConfigError, match=f"length is {SHORTEST - 1}, expected at least"):
             task.document(np.random.default_rng(0), SHORTEST - 1)
 
-    def test_closed_book_has_no_context(self, task: Task) -> None:
+    def test_closed_book_has_no_context(self, task: SyntheticTask) -> None:
         for document in task.documents(9, 20):
             tokens = document.closed_book
             assert tokens.size == document.context + 2
