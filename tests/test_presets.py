@@ -370,6 +370,8 @@ def test_unknown_names_are_told_with_the_known_ones(name):
         ("LFA-0:many", "the size is 'many'"),
         ("MT:4k", "the size is '4k'"),
         ("MT:", "the size is ''"),
+        ("MT:" + "9" * 5000, "the size is"),
+        ("MT+k=" + "9" * 5000 + ":8", "expected a whole number"),
         ("MT:8+visible", "Options come before the size"),
         ("MT:64MiB", r"depends on the model. Use at.load\(path, memory='MT:64MiB'\)"),
         ("MT+dance:8", "the option 'dance' is not known. Options are softmax, logits"),
@@ -399,6 +401,21 @@ def test_unknown_names_are_told_with_the_known_ones(name):
 def test_every_mistake_is_told(text, message):
     with pytest.raises(at.ConfigError, match=message):
         at.preset(text)
+
+
+@pytest.mark.parametrize("name", [at.LFA(), None, 7, ["MT"]])
+def test_names_are_text(name):
+    with pytest.raises(at.ConfigError, match=r"A policy goes into at\.MemoryConfig"):
+        at.preset(name, kv_size=8)
+
+
+@given(st.text(max_size=40), st.sampled_from(["", "MT:", "LRA-sum+", "LRA-sum+c=", "MT+pin="]))
+def test_any_text_is_a_name_or_told(text, start):
+    try:
+        config = at.preset(start + text, 64 if start != "MT:" else None)
+    except at.ConfigError:
+        return
+    assert at.preset(config.name) == config
 
 
 @pytest.mark.parametrize(

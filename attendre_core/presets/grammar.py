@@ -79,6 +79,11 @@ def split_name(text: str, known: Sequence[str]) -> ParsedName:
     ParsedName(name='LRA-sum', options=('softmax', 'c=0'), size='64MiB')
     """
     where = f"memory name {text!r}"
+    if not isinstance(text, str):
+        raise ConfigError(
+            f"{where}: a name is text such as 'LRA-sum+softmax:1024'. A policy goes into "
+            "at.MemoryConfig(policy, kv_size)."
+        )
     head, colon, tail = text.strip().rpartition(":")
     name, *options = re.split(r"\+(?![0-9])", head if colon else tail)
     size: int | str | None = None
@@ -130,10 +135,10 @@ def _options(where: str, options: Sequence[str]) -> tuple[str, ...]:
                 f"{where}: the option {given.strip()!r} is not known{usage}. Options are "
                 f"{', '.join(each.usage for each in OPTIONS)}; the size comes last, after a colon."
             )
-        canonical: str | None = option.usage
+        canonical = option.usage
         if equals:
             try:
-                canonical = f"{word}={option.value.show(option.value.read(value))}"
+                canonical = str(option.text(option.value.read(value)))
             except ValueError as error:
                 raise ConfigError(
                     f"{where}: {word} is {value!r}, expected {error}, as in +{option.usage}."
@@ -143,14 +148,14 @@ def _options(where: str, options: Sequence[str]) -> tuple[str, ...]:
                 f"{where}: +{fields[option.field]} and +{canonical} set the same thing. Keep one "
                 "of them."
             )
-        fields[option.field] = str(canonical)
-        found.append((OPTIONS.index(option), str(canonical)))
+        fields[option.field] = canonical
+        found.append((OPTIONS.index(option), canonical))
     # A stable sort: several pins stay in their order.
     return tuple(each for _, each in sorted(found, key=lambda item: item[0]))
 
 
 def _size(where: str, text: str) -> int | str:
-    if re.fullmatch("[0-9]+", text):
+    if re.fullmatch("[0-9]{1,18}", text):
         return int(text)
     match = _BYTES.fullmatch(text)
     if match is None:

@@ -36,7 +36,7 @@ def _count(least: int, *words: str) -> ValueKind:
     def read(text: str) -> Any:
         if text in words:
             return None if text == "all" else text
-        number = int(text) if re.fullmatch("[0-9]+", text) else -1
+        number = int(text) if re.fullmatch("[0-9]{1,18}", text) else -1
         if number < least:
             more = "".join(f", or {word!r}" for word in words)
             raise ValueError(f"a whole number, {least} or more{more}")
@@ -64,7 +64,7 @@ def _start(rule: type, field: str, expected: str) -> ValueKind:
 
 
 def _span(text: str) -> tuple[int, int]:
-    match = re.fullmatch("([0-9]+)-([0-9]+)", text)
+    match = re.fullmatch("([0-9]{1,18})-([0-9]{1,18})", text)
     if match is None or int(match[1]) >= int(match[2]):
         raise ValueError("START-STOP with START < STOP, e.g. 0-32 for the first 32 positions")
     return int(match[1]), int(match[2])
