@@ -10,8 +10,8 @@ import numpy as np
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError
-from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
 
 __all__ = ["MemoryConfig"]
