@@ -8,7 +8,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
+from attendre_core.cli.arguments import (
+    Parser,
+    add_command,
+    add_list,
+    add_shared,
+    one_of,
+    print_json,
+    whole_number,
+)
 from attendre_core.cli.demo_tables import CHUNK, TOP_K, Found, as_json, draw, print_found
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
@@ -34,7 +42,7 @@ _EXAMPLES = """\
   attendre demo
   attendre demo --model encoder-decoder
   attendre demo --task past-only --answers single      a task that needs no look ahead
-  attendre demo --policies MT LFA-0 LFA-0+c=0 LFA-0+softmax+c=-1 --documents 24
+  attendre demo --policies MT,LFA-0,LFA-0+c=0,LFA-0+softmax+c=-1 --documents 24
   attendre demo --backend torch --seed 7 --picture demo.svg
   attendre demo --json | python -m json.tool
   attendre demo --full --out results/                  everything; can be interrupted"""
@@ -73,10 +81,11 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     _add_reading(parser)
-    parser.add_argument(
-        "--policies", nargs="+", metavar="NAME",
-        help="presets of 'attendre info', with options such as +c=0, and the controls full, "
-        f"no-memory, closed-book, first-M, random, pinned ({' '.join(POLICIES)}, all controls)",
+    add_list(
+        parser, "--policies", metavar="NAME",
+        help="names of 'attendre info' with options such as +c=0, separated by commas, and the "
+        "controls full, no-memory, closed-book, first-M, random, pinned; M and N are those of the "
+        f"columns ({','.join(POLICIES)}, all controls)",
     )  # fmt: skip
     parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",
@@ -95,16 +104,16 @@ def _add_reading(parser: Parser) -> None:
         "--full", action="store_true",
         help="both models, all tasks, all presets, more sizes and c; takes hours",
     )  # fmt: skip
-    parser.add_argument(
-        "--model", nargs="+", choices=("prefix-lm", "encoder-decoder"), metavar="NAME",
+    add_list(
+        parser, "--model", one_of("prefix-lm", "encoder-decoder"), metavar="NAME",
         help="prefix-lm, encoder-decoder (prefix-lm)",
     )  # fmt: skip
-    parser.add_argument(
-        "--task", nargs="+", choices=("look-ahead", "past-only"), metavar="NAME",
+    add_list(
+        parser, "--task", one_of("look-ahead", "past-only"), metavar="NAME",
         help="look-ahead: a value comes before its key; past-only: right after it (look-ahead)",
     )  # fmt: skip
-    parser.add_argument(
-        "--answers", nargs="+", choices=("repeat", "single"), metavar="NAME",
+    add_list(
+        parser, "--answers", one_of("repeat", "single"), metavar="NAME",
         help="repeat: the answer recurs; single: it occurs once (repeat)",
     )  # fmt: skip
     parser.add_argument(
@@ -133,7 +142,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     from attendre_core.evaluation.controls import CONTROLS
     from attendre_core.evaluation.sweep import cells_of
     from attendre_core.evaluation.tasks import SYNTHETIC
-    from attendre_core.presets import PRESETS
+    from attendre_core.presets import PRESETS, parse
 
     full = arguments.full
     backend(arguments.backend)
@@ -144,6 +153,12 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     else:
         names = (*POLICIES, *CONTROLS)
     names = arguments.policies or names
+    for name in names:
+        if parse(name, CONTROLS).has("wait"):
+            raise ConfigError(
+                f"demo: {name!r} says how long queries wait, but N is that of the columns. Leave "
+                "+wait= out, or use 'attendre eval synthetic'."
+            )
     cells = cells_of(names, (), _FULL_SIZES if full else SIZES)
     large = [name for name in names if name in ("MT", "AS")]
     both = ("repeat", "single")

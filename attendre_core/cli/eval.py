@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.eval_tasks import DEFAULTS, OPTIONS, TASKS, task_of
+from attendre_core.cli.arguments import (
+    MEMORY_HELP,
+    Parser,
+    add_command,
+    add_list,
+    add_shared,
+    print_json,
+    whole_number,
+)
+from attendre_core.cli.eval_cells import POLICIES, cells_for, is_control, label_of, names_of
+from attendre_core.cli.eval_tasks import TASKS, add_task, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.presets import ParsedName, parse
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -28,38 +38,35 @@ beside the controls that tell whether the memory worked.
 Tasks:
 {tasks}
 
-A policy is a preset (attendre info lists them) with options behind it:
-{options}
+{memory}
+Names without a size are measured at every --size.
 
 Results go into a folder: results.jsonl (one line for each item of each system; Parquet too, if
-pyarrow is installed), table.md, table.tex, and pictures. If the command is ended, or killed, the
-same command goes on where it was. More policies, sizes and questions can be added to a folder;
-another model or other settings need another one."""
+pyarrow is installed), table.md, table.tex, and pictures. If the command is interrupted or killed,
+running it again continues. More policies, sizes and questions can be added to a folder; another
+model or other settings need another one."""
 
 _EXAMPLES = """\
-  attendre eval synthetic --model prefix-lm --kv 32 64 --q 0 half --out results/
-  attendre eval needle --model model.gguf --kv 256 512 --context-tokens 2048 --out results/
+  attendre eval synthetic --model prefix-lm --size 32,64 --wait 0,half --out results/
+  attendre eval needle --model model.gguf --size 256,512 --context-tokens 2048 --out results/
   attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
-      --limit 100 --policies MT AS LFA-1e-3 LRA-sum+softmax+c=0 --kv 256 --out results/
-  attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --kv 1024 --q 512 \\
+      --limit 100 --policies MT,AS,LFA-1e-3,LRA-sum+softmax+c=0 --size 256 --out results/
+  attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --size 1024 \\
       --out results/
-  attendre eval perplexity --model model.gguf --data book.txt --kv 256 512 --backend torch \\
-      --out results/
-  attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 --kv 128 256 \\
-      --q 0 half --out results/"""
-
-_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3", "attendre", "attendre-causal")
+  attendre eval perplexity --model model.gguf --data book.txt --size 256,64MiB \\
+      --policies MT,attendre-causal,my_module:MyPolicy --backend torch --out results/
+  attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 \\
+      --size 128,256 --wait 0,half --out results/"""
 
 
 def add_to(commands: Any) -> None:
     """Add this command to the command line."""
     tasks = "\n".join(f"  {name:<12} {task.words}" for name, task in TASKS.items())
-    options = "\n".join(f"  +{name:<16} {words}" for name, words in OPTIONS.items())
     parser = add_command(
         commands,
         "eval",
         "measure policies and sizes on a task with a model of yours",
-        description=_DESCRIPTION.format(tasks=tasks, options=options),
+        description=_DESCRIPTION.format(tasks=tasks, memory=MEMORY_HELP),
         examples=_EXAMPLES,
         run=run,
     )
@@ -70,7 +77,7 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where results go")
     _add_grid(parser)
-    _add_task(parser)
+    add_task(parser)
     parser.add_argument("--batch", type=whole_number(1), default=8, metavar="B",
                         help="items side by side: speed, not results (8)")  # fmt: skip
     parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
@@ -82,9 +89,11 @@ def add_to(commands: Any) -> None:
 
 def _add_grid(parser: Parser) -> None:
     grid = parser.add_argument_group("the grid")
-    grid.add_argument(
-        "--policies", nargs="+", default=list(_POLICIES), metavar="NAME",
-        help=f"in the order of the table ({' '.join(_POLICIES)})",
+    add_list(
+        grid, "--policies", metavar="NAME",
+        help="names of memories, separated by commas, in the order of the table "
+        f"({','.join(POLICIES)}, waiting for half of M if the model looks both ways, and what we "
+        "recommend for it)",
     )  # fmt: skip
     grid.add_argument(
         "--no-controls", action="store_true", help="leave out full, no-memory, closed-book, ..."
@@ -92,12 +101,11 @@ def _add_grid(parser: Parser) -> None:
     grid.add_argument(
         "--baseline", metavar="NAME", help="what all are compared with (the first policy)"
     )
-    grid.add_argument(
-        "--kv", type=whole_number(1), nargs="+", metavar="M", help="entries kept (2 and 4 chunks)"
-    )
-    grid.add_argument(
-        "--q", type=_waiting, nargs="+", default=[0], metavar="N",
-        help="positions queries wait; 'half' is half of each M (0)",
+    add_list(grid, "--size", metavar="M", help="entries per layer, or bytes (2 and 4 chunks)")
+    add_list(
+        grid, "--wait", _waiting, metavar="N",
+        help="positions queries wait, 'half' is half of each M (what a name says: 0, but for "
+        "attendre)",
     )  # fmt: skip
     grid.add_argument(
         "--chunk", type=whole_number(1), metavar="S", help="tokens per step (128; synthetic: 16)"
@@ -108,51 +116,22 @@ def _add_grid(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def _add_task(parser: Parser) -> None:
-    task = parser.add_argument_group("the task; what means nothing to one is refused")
-
-    def add(name: str, words: str, **more: Any) -> None:
-        task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
-
-    count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
-    add("--data", "questions, records or a text", metavar="FILE")
-    add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
-    add("--limit", "items at most", **count)
-    add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
-    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
-    add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
-    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
-    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
-        metavar="COUNT", type=any_number)  # fmt: skip
-    add("--streams", "perplexity: texts side by side (1)", **count)
-    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
-        type=any_number)  # fmt: skip
-    add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
-    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
-    add("--seed", "of contexts and documents (0)", type=any_number)
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, then show everything."""
-    from attendre_core.evaluation.controls import canonical_name
-    from attendre_core.evaluation.sweep import (
-        ResultStore,
-        cells_of,
-        identity_of,
-        report,
-        sizes_of,
-    )
+    from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
     task, chunk, top_k = task_of(arguments)
-    _check_controls(arguments, task)
-    sizes = sizes_of(arguments.kv or [2 * chunk, 4 * chunk], arguments.q)
-    controls = () if arguments.no_controls else task.controls
-    cells = cells_of(arguments.policies, controls, sizes)
-    _check_cells(cells, chunk, top_k)
-    baseline = canonical_name(arguments.baseline or arguments.policies[0])
+    # A wrong name is told before anything is loaded.
+    names = names_of(arguments.policies or ())
+    _check_controls(arguments.task, names, task.controls)
+    sizes = [parse(f"MT:{size}").size for size in arguments.size or (2 * chunk, 4 * chunk)]
     folder = _folder(arguments.out)
     model = _model(arguments)
+    controls = () if arguments.no_controls else task.controls
+    cells = cells_for(model, names, controls, sizes, arguments.wait, chunk, top_k)
+    first = next((cell.policy for cell in cells if cell.kv), cells[0].policy)
+    baseline = label_of(names_of([arguments.baseline])[0]) if arguments.baseline else first
     items = task.items(model)
     notes = []
     asked = any(cell.policy == "full" for cell in cells)
@@ -169,7 +148,7 @@ def run(arguments: argparse.Namespace) -> None:
         _measure(arguments, model, task, items, cells, store, chunk, top_k)
     found = report(folder, task.metrics, baseline)
     if arguments.json:
-        print_json(_as_json(arguments, found, notes))
+        print_json(_as_json(arguments, found, notes, chunk, top_k))
     else:
         _print(found, notes)
 
@@ -199,15 +178,13 @@ def _measure(
         bar.close()
 
 
-def _check_controls(arguments: argparse.Namespace, task: Task) -> None:
+def _check_controls(task: str, names: list[ParsedName], controls: Sequence[str]) -> None:
     """Refuse a control that would measure something else than its name says."""
-    from attendre_core.evaluation.controls import CONTROLS
-
-    for name in arguments.policies:
-        if name in CONTROLS and name not in task.controls:
+    for parsed in names:
+        if is_control(parsed) and parsed.name not in controls:
             raise ConfigError(
-                f"eval {arguments.task}: the control {name!r} means nothing to this task; those "
-                f"that do are {', '.join(task.controls)}. Leave it out."
+                f"eval {task}: the control {parsed.name!r} means nothing to this task; those that "
+                f"do are {', '.join(controls)}. Leave it out."
             )
 
 
@@ -219,14 +196,6 @@ def _check_baseline(baseline: str, policies: list[str]) -> None:
             f"{', '.join(dict.fromkeys(policies))}. Choose one of them with --baseline, or name it "
             "in --policies."
         )
-
-
-def _check_cells(cells: list[Cell], chunk: int, top_k: int | None) -> None:
-    """Refuse a wrong name before anything is loaded."""
-    from attendre_core.evaluation.controls import system
-
-    for cell in cells:
-        system(cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k)
 
 
 def _model(arguments: argparse.Namespace) -> Model:
@@ -254,13 +223,21 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _as_json(arguments: argparse.Namespace, found: Report, notes: list[str]) -> dict[str, Any]:
+def _as_json(
+    arguments: argparse.Namespace, found: Report, notes: list[str], chunk: int, top_k: int | None
+) -> dict[str, Any]:
+    from attendre_core.evaluation.controls import system
+
+    def name(cell: Cell) -> str:
+        made = system(cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k)
+        return cell.policy if made.whole else made.memory.name
+
     return {
         "command": "eval",
         "task": arguments.task,
         "model": arguments.model,
         "baseline": found.summary.baseline,
-        "rows": [row.plain() for row in found.summary.rows],
+        "rows": [{"memory": name(row.cell), **row.plain()} for row in found.summary.rows],
         "files": [str(file) for file in found.files],
         "notes": notes,
     }

@@ -6,24 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attendre_core.arguments import Parser, whole_number
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.tasks import ContextRule, Task
 
-__all__ = ["DEFAULTS", "OPTIONS", "TASKS", "TaskOptions", "task_of"]
-
-#: What can be written behind a name, for the help.
-OPTIONS = {
-    "c=NUMBER": "new entries start so many deviations below the mean score",
-    "quota=SHARE": "at least this share of a chunk gets in",
-    "quantile=SHARE": "new entries beat at least this share of the memory",
-    "softmax": "scores are attention weights (also: logits, clip)",
-    "hold": "entries later than every query so far keep their score",
-    "visible": "a chunk is attended to before it competes",
-    "in-cache": "positions count what is stored (also: model, clamp)",
-}
-
+__all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 
 #: The options that only some tasks use, and what they are if nobody gives them.
 DEFAULTS: dict[str, Any] = {
@@ -56,6 +45,31 @@ class TaskOptions(NamedTuple):
     chunk: int = 128
     top_k: int = 128
     needs: str = ""
+
+
+def add_task(parser: Parser) -> None:
+    """Add the options of all tasks; `task_of` reads them."""
+    task = parser.add_argument_group("the task; what means nothing to one is refused")
+
+    def add(name: str, words: str, **more: Any) -> None:
+        task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
+
+    count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
+    add("--data", "questions, records or a text", metavar="FILE")
+    add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
+    add("--limit", "items at most", **count)
+    add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
+    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
+    add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
+    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
+    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
+        metavar="COUNT", type=any_number)  # fmt: skip
+    add("--streams", "perplexity: texts side by side (1)", **count)
+    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
+        type=any_number)  # fmt: skip
+    add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
+    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
+    add("--seed", "of contexts and documents (0)", type=any_number)
 
 
 def task_of(arguments: argparse.Namespace) -> tuple[Task, int, int | None]:

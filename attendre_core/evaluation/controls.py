@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.interim import MemoryConfig, parse, preset
+from attendre_core.presets import MemoryConfig, parse, preset
 
 __all__ = ["CONTROLS", "SIZELESS", "System", "canonical_name", "system"]
 
@@ -112,7 +112,9 @@ def system(
         one_chunk = preset("MT", chunk, 0, chunk)
         return System(found, one_chunk, reads=_READS[found], whole=True)
     plain = "MT" if found == "pinned" else found
-    memory = preset(plain, kv_size, q_size, chunk, None if top_k is None else min(top_k, kv_size))
+    most = None if top_k is None else min(top_k, kv_size)
+    parsed = parse(plain).with_defaults(kv_size, wait=q_size, chunk=chunk, k=most)
+    memory = preset(str(parsed))
     if found == "pinned":
         memory = replace(memory, pin=((0, max(1, min(pinned, kv_size - kv_size // 4))),))
     return System(found, memory)

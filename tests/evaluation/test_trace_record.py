@@ -118,7 +118,7 @@ MEMORIES = {
     "LRA and Q": at.preset("LRA-max", SIZE, 12, CHUNK, 6, sigmas=0.5),
     "visible": replace(at.preset("LRA-sum", SIZE, 5, CHUNK, sigmas=0.0), present="visible"),
     "flush": replace(at.preset("LFU", SIZE, 12, CHUNK, 4, sigmas=0.0), finish="flush"),
-    "layers": at.preset("MT", SIZE, 5, CHUNK).replace_layers({1: at.LFA(), 2: at.LRU()}),
+    "layers": at.preset("MT", SIZE, 5, CHUNK).with_layer_policies({1: at.LFA(), 2: at.LRU()}),
 }
 
 

@@ -1,0 +1,44 @@
+"""Selection where values may be read: ties are broken only where there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from attendre_core.backend import Array, backend_of, namespace_of
+from attendre_core.ops.counting import count_true
+from attendre_core.ops.selection import kth_largest
+from attendre_core.ops.selection import top_k_threshold as _op
+
+__all__ = ["push_slots", "top_k_threshold"]
+
+_LAST = 2**31 - 1
+
+
+def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
+    """Return the K-th value; look for the oldest entry that fits only if more are equal to it."""
+    if not backend_of(masked).is_concrete(masked):
+        return NotImplemented
+    xp = namespace_of(masked)
+    threshold = kth_largest(masked, k)
+    number = count_true(masked >= threshold, axis=-1, keepdims=True)
+    if bool(xp.any(number > k)):
+        return _op.plain(masked, k, order)  # type: ignore[attr-defined, no-any-return]
+    return threshold, xp.full_like(number, -_LAST)
+
+
+def push_slots(
+    arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
+) -> tuple[list[Array], list[Array]]:
+    """Push entries that are in order along as they are."""
+    if primary is not None or not backend_of(order).is_concrete(order):
+        return NotImplemented
+    xp = namespace_of(order)
+    if not bool(xp.all(order[..., 1:] >= order[..., :-1])):
+        return NotImplemented
+    slots, count = arrays[0].shape[1], new[0].shape[1]
+    kept, gone = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        first = max(count - slots, 0)
+        kept.append(xp.concat([array[:, count:, ...], entries[:, first:, ...]], axis=1))
+        gone.append(xp.concat([array[:, :count, ...], entries[:, :first, ...]], axis=1))
+    return kept, gone
