@@ -17,7 +17,7 @@ from attendre_core.cli.arguments import (
     print_json,
     whole_number,
 )
-from attendre_core.cli.eval_cells import POLICIES, cells_for, is_control, label_of, names_of
+from attendre_core.cli.eval_cells import POLICIES, cells_for, is_control, names_of
 from attendre_core.cli.eval_tasks import TASKS, add_task, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
@@ -118,6 +118,7 @@ def _add_grid(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, then show everything."""
+    from attendre_core.evaluation.controls import label_of
     from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
@@ -131,7 +132,7 @@ def run(arguments: argparse.Namespace) -> None:
     controls = () if arguments.no_controls else task.controls
     cells = cells_for(model, names, controls, sizes, arguments.wait, chunk, top_k)
     first = next((cell.policy for cell in cells if cell.kv), cells[0].policy)
-    baseline = label_of(names_of([arguments.baseline])[0]) if arguments.baseline else first
+    baseline = label_of(arguments.baseline) if arguments.baseline else first
     items = task.items(model)
     notes = []
     asked = any(cell.policy == "full" for cell in cells)

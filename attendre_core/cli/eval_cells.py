@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import CONTROL_PRESETS, ParsedName, canonical, parse, recommended
+from attendre_core.presets import CONTROL_PRESETS, ParsedName, parse, recommended
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Cell
     from attendre_core.zoo import Model
 
-__all__ = ["POLICIES", "cells_for", "is_control", "label_of", "names_of"]
+__all__ = ["POLICIES", "cells_for", "is_control", "names_of"]
 
 #: Compared by default, besides what is recommended for the model.
 POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
@@ -38,21 +38,6 @@ def is_control(parsed: ParsedName) -> bool:
     from attendre_core.evaluation.controls import CONTROLS
 
     return parsed.name in CONTROLS and not parsed.options and parsed.size is None
-
-
-def label_of(parsed: ParsedName) -> str:
-    """Return the canonical name as the table shows it, where M and N have columns of their own.
-
-    Examples
-    --------
-    >>> label_of(parse("lra-sum+c=1+wait=8:64"))
-    'LRA-sum'
-    """
-    if is_control(parsed):
-        return parsed.name
-    plain = parse(canonical(str(parsed)))
-    options = tuple(option for option in plain.options if not option.startswith("wait="))
-    return str(ParsedName(plain.name, options))
 
 
 def cells_for(
@@ -115,6 +100,7 @@ def _cell(
     top_k: int | None,
 ) -> list[Cell]:
     """Return the cell of a memory, which is made to find mistakes; none where N >= M."""
+    from attendre_core.evaluation.controls import label_of
     from attendre_core.evaluation.sweep import Cell
 
     size = size if parsed.size is None else parsed.size
@@ -124,4 +110,4 @@ def _cell(
         top_k = None if top_k is None else min(top_k, size)
     full = parsed.with_defaults(size, wait=wait, chunk=chunk, k=top_k)
     memory = model.with_memory(str(full)).memory
-    return [] if memory is None else [Cell(label_of(parsed), memory.kv_size, memory.q_size)]
+    return [] if memory is None else [Cell(label_of(str(parsed)), memory.kv_size, memory.q_size)]

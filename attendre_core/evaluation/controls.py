@@ -10,9 +10,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import MemoryConfig, parse, preset
+from attendre_core.presets import MemoryConfig, canonical, parse, preset
 
-__all__ = ["CONTROLS", "SIZELESS", "System", "canonical_name", "system"]
+__all__ = ["CONTROLS", "SIZELESS", "System", "label_of", "system"]
 
 #: Controls without a memory whose size could vary, and what each of them reads.
 _READS: dict[str, Literal["all", "last", "question"]] = {
@@ -87,15 +87,15 @@ def system(
     Parameters
     ----------
     name
-        As in `attendre_core.preset`, without a size: ``"LFA-1e-3"``, ``"LRA-sum+softmax+c=0"``,
-        ``"attendre"``. Or a control: ``"full"`` attention, ``"no-memory"`` (only the last chunk
+        As in `attendre_core.preset`, without ``:size`` and ``+wait=``: ``"LFA-1e-3"``,
+        ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention, ``"no-memory"`` (only the last chunk
         is read), ``"closed-book"`` (only the question), ``"first-M"`` (a full memory stays as it
         is), ``"random"`` (a random sample of everything read), ``"pinned"`` (FIFO that never
         evicts the question).
     kv_size, q_size, chunk
         M, N and S.
     top_k
-        K; M where M is smaller.
+        K, unless the name says it; M where M is smaller.
     pinned
         How many positions at the beginning the control ``"pinned"`` keeps; at most three quarters
         of M.
@@ -107,35 +107,43 @@ def system(
     >>> system("lra-max+c=1.5", 32, 16).name
     'LRA-max+c=1.5'
     """
-    found = canonical_name(name)
-    if found in SIZELESS:
-        one_chunk = preset("MT", chunk, 0, chunk)
-        return System(found, one_chunk, reads=_READS[found], whole=True)
-    plain = "MT" if found == "pinned" else found
+    parsed = parse(name, _OURS)
+    if parsed.size is not None or parsed.has("wait"):
+        raise ConfigError(
+            f"system {name!r}: M and N are kv_size and q_size here, expected a name without :size "
+            f"and +wait=. Write {label_of(name)!r}."
+        )
+    label = label_of(name)
+    if label in SIZELESS:
+        one_chunk = preset(f"MT+chunk={chunk}:{chunk}")
+        return System(label, one_chunk, reads=_READS[label], whole=True)
+    plain = parsed._replace(name="MT") if label == "pinned" else parsed
     most = None if top_k is None else min(top_k, kv_size)
-    parsed = parse(plain).with_defaults(kv_size, wait=q_size, chunk=chunk, k=most)
-    memory = preset(str(parsed))
-    if found == "pinned":
+    memory = preset(str(plain.with_defaults(kv_size, wait=q_size, chunk=chunk, k=most)))
+    if label == "pinned":
         memory = replace(memory, pin=((0, max(1, min(pinned, kv_size - kv_size // 4))),))
-    return System(found, memory)
+    return System(label, memory)
 
 
-def canonical_name(name: str) -> str:
-    """Return the name of a system as tables and results files spell it.
+def label_of(name: str) -> str:
+    """Return the name of a system as tables and results files show it.
+
+    That is the canonical name without what has columns of its own there: the size, and how long
+    queries wait.
 
     Examples
     --------
-    >>> canonical_name("lfa-1e-3+c=0"), canonical_name("full")
-    ('LFA-1e-3+c=0', 'full')
+    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible"), label_of("full")
+    ('LFA-1e-3+c=0', 'attendre-causal', 'full')
     """
     parsed = parse(name, _OURS)
-    if parsed.size is not None:
-        raise ConfigError(
-            f"system {name!r}: there is a size after the colon, but sizes are given apart here. "
-            f"Write {str(parsed._replace(size=None))!r}."
-        )
-    if parsed.name in _OURS and parsed.options:
-        raise ConfigError(
-            f"system {name!r}: a control has no options, expected plain {parsed.name!r}."
-        )
-    return str(parsed)
+    if parsed.name in _OURS:
+        if parsed.options or parsed.size is not None:
+            raise ConfigError(
+                f"system {name!r}: the control {parsed.name!r} has neither options nor a size. "
+                f"Write {parsed.name!r}."
+            )
+        return parsed.name
+    found = parse(canonical(name))
+    options = tuple(option for option in found.options if not option.startswith("wait="))
+    return str(found._replace(options=options))

@@ -13,11 +13,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.controls import canonical_name
+from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.intervals import share
 from attendre_core.evaluation.sweep import Cell, Measured, read_results
 
@@ -44,6 +45,7 @@ class Place(NamedTuple):
 Cells = dict[tuple[Place, Cell], Measured]
 
 
+@cache
 def with_c(name: str, c: float) -> str:
     """Return the name of a policy at a c; plain names have c = 1.
 
@@ -52,7 +54,7 @@ def with_c(name: str, c: float) -> str:
     >>> with_c("LFA-0", -1.0), with_c("LFA-0", 1.0)
     ('LFA-0+c=-1', 'LFA-0')
     """
-    return name if c == 1.0 else canonical_name(f"{name}+c={c:g}")
+    return label_of(f"{name}+c={c:g}")
 
 
 def papers_name(model: str, name: str) -> str:
@@ -70,16 +72,18 @@ def name_of(line: dict[str, Any]) -> str:
     >>> name_of({"model": "prefix-lm", "system": "LRA-last", "sigmas": "paper"})
     'LRA-last+c=2'
     """
-    name, options = str(line["system"]), []
+    name, options = str(line["system"]), ""
     for prefix, option in _PREFIXES.items():
         if name.startswith(prefix):
             name = name.removeprefix(prefix)
-            options.append(option)
+            options += f"+{option}"
     c = line["sigmas"]
     if c == "paper":
         return papers_name(line["model"], name)
-    spelled = canonical_name("+".join([name, *options]))
-    return spelled if c is None else canonical_name(with_c(spelled, float(c)))
+    return _label(name + options) if c is None else with_c(name + options, float(c))
+
+
+_label = cache(label_of)
 
 
 def read_cells(path: Path, seed: int | None = None) -> Cells:

@@ -9,13 +9,16 @@ import study
 from claims import Table
 from compact import Cells, Place, papers_name, read_cells, with_c
 
+from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.intervals import Interval, difference
 from attendre_core.evaluation.sweep import Cell, Measured
 
 HERE = Path(__file__).parent
 #: Policies that have a c.
 SCORED = study.ATTENTIVE + study.BY_USE
-_CS = (*study.SWEEP, 1.5, 2.0)
+_FAMILIES = {with_c(name, c): name for name in SCORED for c in (*study.SWEEP, 1.5, 2.0)}
+#: Candidates that neither became our preset nor are compared with it.
+_LEFT_OUT = {label_of(name) for name in study.CANDIDATES[1:]} - {"attendre"}
 
 
 class Study:
@@ -78,7 +81,7 @@ class Study:
 
 def family(policy: str) -> str | None:
     """Return the policy of the sweep that a name is one c of; None for anything else."""
-    return next((name for name in SCORED for c in _CS if policy == with_c(name, c)), None)
+    return _FAMILIES.get(policy)
 
 
 def _has_papers_c(place: Place, cell: Cell) -> bool:
@@ -92,6 +95,6 @@ def _has_papers_c(place: Place, cell: Cell) -> bool:
 def _by_place(cells: Cells, keep: Callable[[Place, Cell], bool]) -> dict[Place, Table]:
     tables: dict[Place, Table] = {}
     for (place, cell), measured in cells.items():
-        if cell.policy not in study.CANDIDATES[1:] and keep(place, cell):
+        if cell.policy not in _LEFT_OUT and keep(place, cell):
             tables.setdefault(place, {})[cell] = measured
     return tables

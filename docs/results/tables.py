@@ -10,7 +10,7 @@ from claims import Claim, best_at, claims, sizes_of
 from compact import Place, read_cells
 from study_results import HERE, SCORED, Study
 
-from attendre_core.evaluation.controls import CONTROLS, SIZELESS
+from attendre_core.evaluation.controls import CONTROLS, SIZELESS, label_of
 from attendre_core.evaluation.intervals import Interval, share
 from attendre_core.evaluation.sweep import Cell, Measured, Table, size_table, summarise
 from attendre_core.evaluation.sweep.findings import findings
@@ -64,7 +64,8 @@ def choice(found: Study) -> str:
     """Return the candidates for our preset, on the documents of the choice."""
     rows = []
     for name in study.CANDIDATES:
-        cells = {key: m for key, m in found.chosen.items() if key[1].policy == name}
+        label = label_of(name)
+        cells = {key: m for key, m in found.chosen.items() if key[1].policy == label}
         flags = [flag for m in cells.values() for flag in m.column("right").values()]
         place, low = min(cells, key=lambda key: cells[key].mean("right"))
         rows.append([

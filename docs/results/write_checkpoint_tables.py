@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attendre_core.evaluation.controls import canonical_name
+from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.sweep import Measured, cell_table, read_results, summarise
 from attendre_core.evaluation.sweep.summary import where_reading_helps
 from attendre_core.evaluation.tasks import Embedding, Metric, Perplexity, TriviaQA
@@ -33,7 +33,7 @@ def table(name: str) -> str:
     metrics = METRICS[file.partition("-")[0]]
     _, found = read_results(HERE / f"{file}.jsonl")
     measured = [
-        Measured(m.cell._replace(policy=canonical_name(m.cell.policy)), m.scores) for m in found
+        Measured(m.cell._replace(policy=label_of(m.cell.policy)), m.scores) for m in found
     ]
     if some:
         measured = where_reading_helps(measured, metrics[0])

@@ -70,6 +70,7 @@ class TestCompactLines:
             ("prefix-lm", "softmax-hold-LFA-0", -1.0, "LFA-0+softmax+hold+c=-1"),
             ("prefix-lm", "visible-per-head-softmax-LFA-0", -1.0,
              "LFA-0+softmax+c=-1+visible+per-head"),
+            ("prefix-lm", "visible-softmax-LFA-0", -1.0, "attendre"),
             ("prefix-lm", "attendre", None, "attendre"),
             ("prefix-lm", "first-M", None, "first-M"),
         ],

@@ -9,7 +9,7 @@ import attendre_core as at
 from attendre_core.backend import backend
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation import CONTROLS, system
-from attendre_core.evaluation.controls import SIZELESS, canonical_name
+from attendre_core.evaluation.controls import SIZELESS, label_of
 from attendre_core.presets import PRESETS
 
 
@@ -85,9 +85,11 @@ def test_options_change_what_they_say() -> None:
     assert system("LFA-0+quota=0.5", 64).memory.policy == at.LFA(0.0, at.QuotaScore(0.5))
 
 
-def test_equal_systems_of_the_paper_are_spelled_alike() -> None:
-    assert canonical_name("lfa-1e-3+C=0+softmax") == "LFA-1e-3+softmax+c=0"
-    assert [canonical_name(name.upper()) for name in CONTROLS] == list(CONTROLS)
+def test_equal_systems_have_equal_labels() -> None:
+    assert label_of("lfa-1e-3+C=0+softmax") == "LFA-1e-3+softmax+c=0"
+    assert label_of("LFA-0+c=1") == label_of("lfa-0+wait=half") == label_of("LFA-0:64") == "LFA-0"
+    assert label_of("LFA-0+softmax+c=-1+visible") == label_of("attendre+wait=0") == "attendre"
+    assert [label_of(name.upper()) for name in CONTROLS] == list(CONTROLS)
 
 
 @pytest.mark.parametrize(
@@ -96,9 +98,10 @@ def test_equal_systems_of_the_paper_are_spelled_alike() -> None:
         ("LRB", "'LRB' is not known, expected .*MT, AS, .*pinned"),
         ("MT+c=0", "FIFO"),
         ("LRA-sum+loud", "option 'loud' is not known"),
-        ("full+visible", "a control has no options, expected plain 'full'"),
-        ("pinned+c=0", "a control has no options, expected plain 'pinned'"),
-        ("MT:64", "a size after the colon.*Write 'MT'"),
+        ("full+visible", "'full' has neither options nor a size. Write 'full'"),
+        ("pinned+c=0", "'pinned' has neither options nor a size. Write 'pinned'"),
+        ("MT:64", "without :size and .wait=. Write 'MT'"),
+        ("LFA-0+wait=8", "without :size and .wait=. Write 'LFA-0'"),
     ],
 )
 def test_wrong_names_are_explained(words: str, message: str) -> None:

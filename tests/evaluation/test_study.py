@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from attendre_core.evaluation import system
+from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.sweep import Cell, Measured
 from attendre_core.presets import PAPER_PRESETS
 
@@ -56,7 +57,7 @@ def test_every_cell_is_listed_once(study: Any) -> None:
 
 def test_every_name_is_spelled_as_tables_do(study: Any) -> None:
     for _, cell in study.choosing_cells():
-        assert system(cell.policy, cell.kv, cell.q).name == cell.policy
+        assert label_of(cell.policy) == cell.policy
 
 
 def test_c_is_chosen_over_both_sizes(study: Any, place: Any) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.controls import SIZELESS, canonical_name
+from attendre_core.evaluation.controls import SIZELESS, label_of
 
 __all__ = ["Cell", "cells_of", "sizes_of"]
 
@@ -65,7 +65,7 @@ def cells_of(
     ----------
     policies, controls
         Names as in `attendre_core.evaluation.system`, in the order in which they are measured and
-        shown; cells hold their canonical spelling.
+        shown; cells hold their canonical names.
     sizes
         Pairs of M and N, such as `sizes_of` returns.
 
@@ -75,7 +75,7 @@ def cells_of(
     ... # doctest: +NORMALIZE_WHITESPACE
     ['full', 'MT, M = 64', 'random, M = 64', 'MT, M = 128, N = 64', 'random, M = 128, N = 64']
     """
-    every = list(dict.fromkeys(canonical_name(name) for name in (*policies, *controls)))
+    every = list(dict.fromkeys(label_of(name) for name in (*policies, *controls)))
     sized = [name for name in every if name not in SIZELESS]
     found = dict.fromkeys(Cell(name, 0, 0) for name in SIZELESS if name in every)
     found |= dict.fromkeys(Cell(name, m, n) for m, n in sizes for name in sized)
