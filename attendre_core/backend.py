@@ -87,7 +87,8 @@ class Backend:
         first axis of the chunks; ``export(function, *arguments)`` writes the compiled function
         out, reads it back and returns it. Law: each gives what a plain call, or loop, gives.
     capabilities
-        Words out of ``"compile"``, ``"grad"``, ``"float64"``, ``"bfloat16"``.
+        Words out of ``"compile"``, ``"eager"`` (it compiles, but runs about as fast without, and
+        starts at once), ``"grad"``, ``"float64"``, ``"bfloat16"``.
     """
 
     name: str

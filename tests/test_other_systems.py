@@ -121,7 +121,7 @@ class TestUnlimiformer:
             used.append(top_k)
             return cross_attention(*arrays, top_k=top_k, scale=scale)
 
-        monkeypatch.setattr("attendre_core.zoo.t5.cross_attention", spy)
+        monkeypatch.setattr("attendre_core.zoo.architectures.t5.cross_attention", spy)
         few = at.preset("Unlimiformer", 16, chunk=16, top_k=3)
         plain = at.preset("MT", 16, chunk=16)
         logits = model.with_memory(few).logits(self.rows)

@@ -16,7 +16,8 @@ from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerState
-from attendre_jax.chunks import joined_chunks, placed, split_chunks
+from attendre_core.layer.chunks import in_order, join
+from attendre_jax.chunks import joined_chunks, split_chunks
 
 __all__ = ["chunked_attention", "compiled_step", "scan_chunks"]
 
@@ -181,8 +182,7 @@ def chunked_attention(
         return out[0][:, :time]
     _, rest = layer.flush(state, encoding_params=encoding_params)
     late = (rest.value, rest.metadata[0], rest.valid)
-    x, where, real = (jnp.concatenate(pair, axis=1) for pair in zip(out, late, strict=True))
-    return placed(x, where, real, time)
+    return in_order([join([out, late])], time)
 
 
 def _step_of(step: AttendreLayer | Step, state: Any, encoding_params: Any) -> Step:

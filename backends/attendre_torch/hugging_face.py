@@ -17,12 +17,12 @@ from attendre_core.backend import backend
 from attendre_core.checks import dtype_name
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params
+from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.generation import OnToken
+from attendre_core.zoo.generate import OnToken
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 from attendre_torch.generation_config import end_tokens, new_tokens, wishes_of
 
 __all__ = ["TransformersModel", "from_transformers"]

@@ -44,9 +44,9 @@ ATTENTIVE = ("LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3")
 BY_USE = ("LRU", "LFU")
 #: Our preset without the visible chunk, so that it holds M entries like the paper's.
 PLAIN = "LFA-0+softmax+c=-1"
-#: Candidates for our own preset, spelled out; the fifth became it. The last three came later: on the
-#: documents of the second part H2O had done better than the first four, and it differs from them in
-#: just this.
+#: Candidates for our own preset, spelled out; the fifth became it. The last three came later: on
+#: the documents of the second part H2O had done better than the first four, and it differs from
+#: them in just this.
 CANDIDATES = (
     PLAIN,
     "LFA-1e-3+softmax+c=-1",

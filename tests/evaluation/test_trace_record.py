@@ -12,13 +12,13 @@ import attendre_core as at
 from attendre_core.evaluation.tiny.training import initial_parameters
 from attendre_core.evaluation.tracing import LayerTrace, trace_text
 from attendre_core.evaluation.tracing.record import AHEAD, EVICTED, HELD, REFUSED
-from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
+from attendre_core.evaluation.tracing.recorder import Recorder
 from attendre_core.layer import REASONS
 from attendre_core.tree import tree_map
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 
 LENGTH, CHUNK, SIZE = 75, 8, 20
 TOKENS = np.random.default_rng(0).integers(0, 40, LENGTH).tolist()
@@ -128,14 +128,14 @@ def test_the_map_is_what_the_memories_hold(
 ) -> None:
     """Look into the state after every step of every layer, and compare with the map."""
     seen: list[tuple[int, int, list[int]]] = []
-    answer = Recorder.answer
+    attended = Recorder.attended
 
-    def look(self: Recorder, number: int, layer: Any, block: Any, state: Any, flow: Any) -> None:
+    def look(self: Recorder, number: int, layer: Any, block: Any, state: Any, *rest: Any) -> None:
         held = state.kv.position[0][state.kv.valid[0]]
         seen.append((number, self.step, sorted(held.tolist())))
-        answer(self, number, layer, block, state, flow)
+        attended(self, number, layer, block, state, *rest)
 
-    monkeypatch.setattr(Recorder, "answer", look)
+    monkeypatch.setattr(Recorder, "attended", look)
     layers = layers_of(grouped, memory)
     assert len(seen) >= 3 * len(range(0, LENGTH, CHUNK))
     for number, step, held in seen:
@@ -170,8 +170,11 @@ def test_layers_have_policies_of_their_own(grouped: Model) -> None:
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=list(MEMORIES))
 def test_recording_changes_nothing(grouped: Model, memory: at.MemoryConfig) -> None:
-    traced = TracedModel(grouped, memory, Recorder(LENGTH, (0, 1, 2)))
-    assert np.array_equal(traced.encode(TOKENS), grouped.with_memory(memory).encode(TOKENS))
+    model = grouped.with_memory(memory)
+    streams = [model.stream(observer=who) for who in (Recorder(LENGTH, (0, 1, 2)), None)]
+    recorded, alone = (stream.read(TOKENS) + stream.finish() for stream in streams)
+    for one, other in zip(recorded, alone, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True)
@@ -226,10 +229,10 @@ def test_eviction_per_head(grouped: Model) -> None:
 
     recorder = Recorder(LENGTH, (0, 1, 2))
     memory = PerHead(at.LRA("sum", initial=at.InitialScore(0.0)), SIZE, 0, CHUNK)
-    stream = TracedModel(grouped, memory, recorder).stream()
+    stream = grouped.with_memory(memory).stream(observer=recorder)
     stream.feed(TOKENS)
     stream.finish()
-    for trace, state in zip(recorder.traces(), stream._states, strict=True):
+    for trace, state in zip(recorder.layer_traces(), stream._states, strict=True):
         held = np.unique(state.kv.position[0][state.kv.valid[0]])
         assert trace.survivors.tolist() == held.tolist()
         assert len(held) > SIZE

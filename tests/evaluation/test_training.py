@@ -17,7 +17,7 @@ from attendre_core.evaluation.tiny.optimizer import adamw, no_moments
 from attendre_core.evaluation.tiny.recipe import MODELS, TRAINED_LENGTH, Recipe, architecture
 from attendre_core.evaluation.tiny.shipped import load_tiny
 from attendre_core.evaluation.tiny.training import FRAMEWORKS, initial_parameters, train
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.full_attention import full_pass
 from attendre_core.zoo.model import Model
 
 #: With the seeds below all inputs have one length, because each is compiled.

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.zoo.generate import log_softmax
 
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")

@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.tasks.question import Question
 from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.rows import padded
-from attendre_core.zoo.sampling import Sampling, log_softmax
 from attendre_core.zoo.stream import Stream
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.tokens import padded
+from attendre_core.zoo.writer import Writer
 
 __all__ = ["Answered", "answered", "log_likelihood"]
 
@@ -67,7 +67,7 @@ def answered(
         stream.feed(rows)
         room = max(new_tokens, *(len(question.gold) for question in some))
         likely = log_likelihood(*stream.writer(room), [question.gold for question in some])
-        texts = _written(watched.model, stream, new_tokens)
+        texts = _written(stream, new_tokens)
         admitted, present = watched.admitted, watched.present
         yield [
             Answered(
@@ -95,7 +95,7 @@ def log_likelihood(
     total = log_softmax(np.asarray(logits, dtype=np.float64))[everyone, first]
     tokens, valid = padded([list(answer[:-1]) for answer in answers])
     if tokens.shape[1]:
-        following = _logits(writer, tokens, valid)
+        following = writer.probe(tokens, valid)
         wanted, _ = padded([list(answer[1:]) for answer in answers])
         for step in range(tokens.shape[1]):
             scores = log_softmax(following[:, step].astype(np.float64))[everyone, wanted[:, step]]
@@ -104,20 +104,9 @@ def log_likelihood(
     return np.asarray(total / lengths, dtype=np.float64)
 
 
-def _logits(writer: Writer, tokens: Any, valid: Any) -> Any:
-    """Write several tokens of each row in one step; logits (rows, tokens, vocabulary)."""
-    array = writer.backend.from_numpy
-    places = writer.position[:, None] + np.arange(tokens.shape[1], dtype=np.int32)
-    at, real = array(np.where(valid, places, 0).astype(np.int32)), array(valid)
-    x = writer.part.embed(writer.params, array(tokens), at)
-    _, out = writer.stack.step(writer.states, writer.blocks, x, at, real, donate=False)
-    hidden = writer.part.final(writer.params, out.x)
-    return np.asarray(writer.backend.to_numpy(writer.architecture.logits(writer.top, hidden)))
-
-
-def _written(model: Model, stream: Stream, new_tokens: int) -> list[str]:
+def _written(stream: Stream, new_tokens: int) -> list[str]:
     if not new_tokens:
         return [""] * stream.batch
-    rows = model.continue_from(stream, new_tokens, Sampling())
-    lines = [model.text(row).strip().splitlines() for row in rows]
+    rows = stream.generate(new_tokens)
+    lines = [stream.model.text(row).strip().splitlines() for row in rows]
     return [line[0].strip() if line else "" for line in lines]

@@ -15,8 +15,8 @@ from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.tasks.task import Metric, Scores
 from attendre_core.evaluation.tasks.texts import checksum, text_tokens
 from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.sampling import log_softmax
 
 __all__ = ["Perplexity", "StreamPiece"]
 

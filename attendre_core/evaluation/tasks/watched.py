@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.evaluation.controls import System
-from attendre_core.evaluation.watching import Presence, WatchedModel
+from attendre_core.evaluation.observer import Presence
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.model import Model
 
@@ -29,14 +29,13 @@ class WatchedStream:
 
     Attributes
     ----------
-    model, stream
-        The model with that memory, and its stream, to be fed.
+    stream
+        The stream of the model with that memory, to be fed.
     """
 
     def __init__(self, model: Model, memory: MemoryConfig, lengths: Sequence[int]) -> None:
         self._presence = Presence(list(lengths), memory.chunk)
-        self.model = WatchedModel(model, memory, self._presence)
-        self.stream = self.model.stream(len(lengths))
+        self.stream = model.with_memory(memory).stream(len(lengths), observer=self._presence)
 
     @property
     def admitted(self) -> NDArray[np.float64]:

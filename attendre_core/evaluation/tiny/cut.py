@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core.backend import Array
 from attendre_core.positions.base import Encoding
-from attendre_core.zoo.architecture import Cross, Params, Part
+from attendre_core.zoo.architectures.base import Cross, Params, Part
 
 __all__ = ["Layers", "layers_of"]
 

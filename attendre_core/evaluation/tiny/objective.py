@@ -16,8 +16,8 @@ from attendre_core.evaluation.tasks import LookAhead, PastOnly
 from attendre_core.evaluation.tasks.vocabulary import KEYS
 from attendre_core.evaluation.tiny.cut import layer_params, layers_of
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Part, Tensor
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Part, Tensor
+from attendre_core.zoo.full_attention import full_pass
 
 __all__ = ["Batch", "answer_logits", "draw_batch", "nested", "objective", "parameter_shapes"]
 

@@ -9,10 +9,10 @@ from attendre_core.backend import Backend
 from attendre_core.backend import backend as look_up
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture
+from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_of
 
 __all__ = ["load", "open_checkpoint"]

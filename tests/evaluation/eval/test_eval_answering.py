@@ -12,7 +12,7 @@ from attendre_core.evaluation import load_tiny, system
 from attendre_core.evaluation.tasks.answering import answered, log_likelihood
 from attendre_core.evaluation.tasks.question import question_of
 from attendre_core.evaluation.tasks.watched import memory_bytes
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.zoo.generate import log_softmax
 
 CONTEXT = "Some say it was Mark Twain who wrote about rivers, and some say it was not. " * 3
 

@@ -20,7 +20,7 @@ from attendre_core.evaluation.tasks import (
     TriviaQA,
 )
 from attendre_core.evaluation.tasks.multi_key import read_records
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.zoo.generate import log_softmax
 
 WORDS = "The river ran past the town, and the town slept. " * 40
 
