@@ -88,10 +88,10 @@ def system(
     ----------
     name
         As in `attendre_core.preset`, without ``:size`` and ``+wait=``: ``"LFA-1e-3"``,
-        ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention, ``"no-memory"`` (only the last chunk
-        is read), ``"closed-book"`` (only the question), ``"first-M"`` (a full memory stays as it
-        is), ``"random"`` (a random sample of everything read), ``"pinned"`` (FIFO that never
-        evicts the question).
+        ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention,
+        ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
+        ``"first-M"`` (a full memory stays as it is), ``"random"`` (a random sample of everything
+        read), ``"pinned"`` (FIFO that never evicts the question).
     kv_size, q_size, chunk
         M, N and S.
     top_k
@@ -133,8 +133,8 @@ def label_of(name: str) -> str:
 
     Examples
     --------
-    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible"), label_of("full")
-    ('LFA-1e-3+c=0', 'attendre-causal', 'full')
+    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible")
+    ('LFA-1e-3+c=0', 'attendre-causal')
     """
     parsed = parse(name, _OURS)
     if parsed.name in _OURS:

@@ -12,7 +12,6 @@ All figures of the second part come from documents that chose nothing.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from compact import Cells, Place, line_of, papers_name, read_cells, with_c
 
+from attendre_core.arguments import Parser
 from attendre_core.evaluation import CONTROLS, load_tiny
 from attendre_core.evaluation.controls import SIZELESS, label_of
 from attendre_core.evaluation.sweep import Cell, Measured, ResultStore, identity_of, run_cells
@@ -161,9 +161,7 @@ def measure(folder: Path, plan: Plan, seed: int, backend: str, words: str) -> li
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure both parts."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser(description=__doc__)
     parser.add_argument("folder", type=Path, help="where results are or will be")
     parser.add_argument("--backend", default="numpy", help="array library to compute with (numpy)")
     arguments = parser.parse_args(argv)

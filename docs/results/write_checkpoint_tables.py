@@ -32,9 +32,7 @@ def table(name: str) -> str:
     file, _, some = name.partition(".")
     metrics = METRICS[file.partition("-")[0]]
     _, found = read_results(HERE / f"{file}.jsonl")
-    measured = [
-        Measured(m.cell._replace(policy=label_of(m.cell.policy)), m.scores) for m in found
-    ]
+    measured = [Measured(m.cell._replace(policy=label_of(m.cell.policy)), m.scores) for m in found]
     if some:
         measured = where_reading_helps(measured, metrics[0])
     return cell_table(summarise(measured, metrics, BASELINES.get(file, "MT"))).markdown()

@@ -1,6 +1,6 @@
 """Systems and sizes measured on a task: planned, kept on disk, summarised, shown."""
 
-from attendre_core.evaluation.sweep.cells import Cell, cells_of, sizes_of
+from attendre_core.evaluation.sweep.cells import Cell, cells_of
 from attendre_core.evaluation.sweep.export import Report, report
 from attendre_core.evaluation.sweep.measuring import identity_of, run_cells
 from attendre_core.evaluation.sweep.store import Measured, ResultStore, read_results
@@ -21,6 +21,5 @@ __all__ = [
     "report",
     "run_cells",
     "size_table",
-    "sizes_of",
     "summarise",
 ]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from attendre_core.errors import ConfigError
-from attendre_core.evaluation.controls import SIZELESS, label_of
+from attendre_core.evaluation.controls import SIZELESS, system
 
-__all__ = ["Cell", "cells_of", "sizes_of"]
+__all__ = ["Cell", "cells_of"]
 
 
 class Cell(NamedTuple):
@@ -32,30 +31,6 @@ class Cell(NamedTuple):
         return f"{self.policy}, M = {self.kv}" + (f", N = {self.q}" if self.q else "")
 
 
-def sizes_of(kv: Sequence[int], q: Sequence[int | Literal["half"]]) -> list[tuple[int, int]]:
-    """Return all pairs of M and N, each once, without those where N >= M.
-
-    Parameters
-    ----------
-    kv, q
-        M and N; ``"half"`` is half of each M. A query that waits for N >= M positions would find
-        its own keys evicted.
-
-    Examples
-    --------
-    >>> sizes_of([64, 128], [0, 64])
-    [(64, 0), (128, 0), (128, 64)]
-    """
-    pairs = dict.fromkeys((m, m // 2 if n == "half" else n) for m in kv for n in q)
-    found = [(m, n) for m, n in pairs if n < m]
-    if not found:
-        raise ConfigError(
-            f"eval: every N of {list(q)} is as large as every M of {list(kv)}, expected N < M. "
-            "Use --q 0 or --q half."
-        )
-    return found
-
-
 def cells_of(
     policies: Sequence[str], controls: Sequence[str], sizes: Sequence[tuple[int, int]]
 ) -> list[Cell]:
@@ -67,7 +42,7 @@ def cells_of(
         Names as in `attendre_core.evaluation.system`, in the order in which they are measured and
         shown; cells hold their canonical names.
     sizes
-        Pairs of M and N, such as `sizes_of` returns.
+        Pairs of M and N.
 
     Examples
     --------
@@ -75,7 +50,8 @@ def cells_of(
     ... # doctest: +NORMALIZE_WHITESPACE
     ['full', 'MT, M = 64', 'random, M = 64', 'MT, M = 128, N = 64', 'random, M = 128, N = 64']
     """
-    every = list(dict.fromkeys(label_of(name) for name in (*policies, *controls)))
+    most = max((m for m, _ in sizes), default=1)
+    every = list(dict.fromkeys(system(name, most).name for name in (*policies, *controls)))
     sized = [name for name in every if name not in SIZELESS]
     found = dict.fromkeys(Cell(name, 0, 0) for name in SIZELESS if name in every)
     found |= dict.fromkeys(Cell(name, m, n) for m, n in sizes for name in sized)

@@ -6,7 +6,6 @@ bit-equal only on the same machine with the same library.
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from attendre_core.arguments import Parser, whole_number
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import system
 from attendre_core.evaluation.tasks import SYNTHETIC
@@ -63,17 +63,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m attendre_core.evaluation.tiny.train", description=__doc__
-    )
+def _parser() -> Parser:
+    parser = Parser(prog="python -m attendre_core.evaluation.tiny.train", description=__doc__)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where they are written")
     parser.add_argument(
         "--models", nargs="+", choices=MODELS, default=MODELS, metavar="NAME", help="which (all)"
     )
     parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="torch")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--steps", type=int, help="fewer, to try it (the recipe's)")
+    parser.add_argument("--seed", type=whole_number(0), default=0)
+    parser.add_argument("--steps", type=whole_number(1), help="fewer, to try it (the recipe's)")
     return parser
 
 

@@ -12,18 +12,15 @@ from attendre_core.evaluation.sweep import (
     cells_of,
     identity_of,
     run_cells,
-    sizes_of,
 )
 from attendre_core.evaluation.tasks import LookAhead, PastOnly
 
 
 def test_cells_come_once_and_controls_without_a_size_first():
-    sizes = sizes_of([64, 32], [0, "half", 32])
-    assert sizes == [(64, 0), (64, 32), (32, 0), (32, 16)]
+    sizes = [(64, 0), (64, 32), (32, 0), (32, 16)]
     cells = cells_of(["MT", "LFA-0", "mt"], ["full", "first-M"], sizes)
     assert cells[0] == Cell("full", 0, 0)
     assert len(cells) == len(set(cells)) == 1 + 3 * (2 + 2)
-    assert Cell("MT", 32, 32) not in cells
     assert Cell("first-M", 64, 32) in cells
 
 
@@ -32,9 +29,10 @@ def test_cells_have_canonical_names():
     assert spelled == [Cell("LFA-0+softmax+c=0", 32, 0)]
 
 
-def test_waiting_longer_than_the_memory_is_refused():
-    with pytest.raises(ConfigError, match=r"every N of \[64\] is as large as every M of \[32\]"):
-        sizes_of([32], [64])
+def test_sizes_are_not_part_of_a_name():
+    for name in ("LFA-0:64", "LFA-0+wait=8"):
+        with pytest.raises(ConfigError, match="Write 'LFA-0'"):
+            cells_of([name], [], [(32, 0)])
 
 
 def test_only_what_is_missing_is_measured():
