@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from attendre_core.evaluation.benchmarks.benchmark import Metric
 from attendre_core.evaluation.intervals import Interval
-from attendre_core.evaluation.picture import Line, Panel, Scale, chart
-from attendre_core.evaluation.sweep.store import Record
+from attendre_core.evaluation.sweep.store import Measured
 from attendre_core.evaluation.sweep.summary import Row, Summary, paired
+from attendre_core.evaluation.sweep.svg import Line, Panel, Scale, chart
+from attendre_core.evaluation.tasks.task import Metric
 
-__all__ = ["draw_all", "scale_around"]
+__all__ = ["draw_all", "scale_around", "score_panels"]
 
-#: Whether queries wait, and what such a panel is called.
+#: Whether queries wait, and the title of such a panel.
 _PANELS = ((False, "queries attend at once (N = 0)"), (True, "queries wait (N > 0)"))
 
 
-def draw_all(folder: Path, title: str, summary: Summary, records: list[Record]) -> list[Path]:
-    """Write the pictures that the results have something for, as SVG.
+def draw_all(
+    folder: Path, title: str, summary: Summary, measured: Sequence[Measured]
+) -> list[Path]:
+    """Write the pictures that there are results for, as SVG.
 
     ``score.svg``: the first metric against M, a panel without and one with waiting queries.
     ``waiting.svg``: what a Q memory adds at the same M. ``memory.svg``: the first metric against
@@ -28,8 +30,8 @@ def draw_all(folder: Path, title: str, summary: Summary, records: list[Record]) 
     metric = summary.metrics[0]
     label = "loss" if metric.exponential else metric.label
     pictures = {
-        "score.svg": (f"{title}: {label}", _score(summary, metric)),
-        "waiting.svg": (f"{title}: what waiting adds to {label}", _waiting(records, metric)),
+        "score.svg": (f"{title}: {label}", score_panels(summary)),
+        "waiting.svg": (f"{title}: what waiting adds to {label}", _waiting(measured, metric)),
         "memory.svg": (f"{title}: {label} and memory", _memory(summary, metric)),
     }
     written = []
@@ -63,9 +65,10 @@ def scale_around(intervals: Iterable[Interval], metric: Metric) -> Scale:
     return Scale(bottom, top, step, lambda y: f"{y:.{digits}f}", "")
 
 
-def _score(summary: Summary, metric: Metric) -> list[Panel]:
-    name = metric.name
-    scale = scale_around((row.values[name] for row in summary.rows), metric)
+def score_panels(summary: Summary) -> list[Panel]:
+    """Show the first metric against M; nothing if only controls without a size were measured."""
+    name = summary.metrics[0].name
+    scale = scale_around((row.values[name] for row in summary.rows), summary.metrics[0])
     panels = []
     for waiting, title in _PANELS:
         rows = [row for row in summary.rows if row.cell.kv and (row.cell.q > 0) == waiting]
@@ -79,30 +82,25 @@ def _score(summary: Summary, metric: Metric) -> list[Panel]:
             if not row.cell.kv
         ]
         for policy in dict.fromkeys(row.cell.policy for row in rows):
-            own = [row for row in rows if row.cell.policy == policy]
-            best = {row.cell.kv: row.values[name] for row in own}
-            lines.append(Line(policy, sorted(best.items())))
-        panels.append(Panel(title, "M, entries of a memory", lines, scale))
+            points = {row.cell.kv: row.values[name] for row in rows if row.cell.policy == policy}
+            lines.append(Line(policy, sorted(points.items())))
+        panels.append(Panel(title, "M, entries per memory", lines, scale))
     return panels
 
 
-def _waiting(records: list[Record], metric: Metric) -> list[Panel]:
-    columns: dict[tuple[str, int, int], dict[str, float]] = {}
-    for record in records:
-        if metric.name in record.score:
-            place = (record.cell.policy, record.cell.kv, record.cell.q)
-            columns.setdefault(place, {})[record.item] = record.score[metric.name]
+def _waiting(measured: Sequence[Measured], metric: Metric) -> list[Panel]:
+    cells = {found.cell: found for found in measured}
     points: dict[str, dict[int, Interval]] = {}
-    for (policy, kv, q), column in columns.items():
-        other = columns.get((policy, kv, 0))
-        gap = paired(column, other) if q and other else None
+    for cell, found in cells.items():
+        other = cells.get(cell._replace(q=0))
+        gap = paired(found, other, metric.name) if cell.q and other else None
         if gap is not None:
-            points.setdefault(policy, {})[kv] = gap
+            points.setdefault(cell.policy, {})[cell.kv] = gap
     if not points:
         return []
     lines = [Line(policy, sorted(found.items())) for policy, found in points.items()]
     scale = scale_around((gap for line in lines for _, gap in line.points), metric)
-    return [Panel("with N > 0 minus with N = 0", "M, entries of a memory", lines, scale)]
+    return [Panel("with N > 0 minus with N = 0", "M, entries per memory", lines, scale)]
 
 
 def _memory(summary: Summary, metric: Metric) -> list[Panel]:
@@ -120,5 +118,5 @@ def _memory(summary: Summary, metric: Metric) -> list[Panel]:
             points = {kibibytes(row): row.values[metric.name] for row in own}
             lines.append(Line(policy, sorted(points.items())))
         if any(row.cell.kv for row in some):
-            panels.append(Panel(title, "KiB kept for each input", lines, scale))
+            panels.append(Panel(title, "KiB kept per input", lines, scale))
     return panels

@@ -66,11 +66,12 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             below = figure.add_subplot(grid[2 * i + 1, j], sharex=above)
             layer = policy.layers[number]
             kept = f"{layer.counts()['held']} of {len(trace.words)} kept"
-            title = f"{policy.name}, layer {layer.layer}: {kept}"
+            title = f"layer {layer.layer}: {kept}"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
                 title += f"; next: {word} {100 * share:.0f} %"
-            above.set_title(_plain(title), fontsize=9, loc="left", color=_INK)
+            name = f"{_plain(policy.name)}\n{_plain(title)}"
+            above.set_title(name, fontsize=9, loc="left", color=_INK)
             _draw_map(above, layer)
             _draw_weights(below, layer, last=i == rows - 1)
     handles = [
