@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attendre_core.evaluation.tracing import TextTrace
 from attendre_core.evaluation.tracing.trace_page import page_data, page_of
 
 
