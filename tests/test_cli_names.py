@@ -12,8 +12,9 @@ import pytest
 import attendre_core as at
 from attendre_core.cli import build_parser, main
 from attendre_core.cli.demo import plan_of
-from attendre_core.cli.eval_cells import POLICIES, cells_for, label_of, names_of
+from attendre_core.cli.eval_cells import POLICIES, cells_for, names_of
 from attendre_core.evaluation import load_tiny, system
+from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.sweep import Cell
 from attendre_core.presets import CONTROL_PRESETS, PRESETS, parse
 from attendre_core.zoo.model import Model
@@ -77,10 +78,10 @@ def test_eval_measures_options(text: str, both_ways: Model) -> None:
 
 
 def test_labels_leave_out_what_has_a_column() -> None:
-    assert label_of(parse("lra-sum+c=1+wait=8:64")) == "LRA-sum"
-    assert label_of(parse("LFA-0+softmax+c=-1+visible")) == "attendre"
-    assert label_of(parse("LRA-sum+k=8")) == "LRA-sum+k=8"
-    assert [label_of(name) for name in names_of(["FULL", "Random"])] == ["full", "random"]
+    assert label_of("lra-sum+c=1+wait=8:64") == "LRA-sum"
+    assert label_of("LFA-0+softmax+c=-1+visible") == "attendre"
+    assert label_of("LRA-sum+k=8") == "LRA-sum+k=8"
+    assert [label_of(name) for name in ("FULL", "Random")] == ["full", "random"]
 
 
 def test_the_default_fits_the_model(both_ways: Model, causal: Model) -> None:
@@ -154,8 +155,8 @@ def test_a_policy_of_ones_own(own_policy: str, capsys: pytest.CaptureFixture[str
     ("arguments", "message"),
     [
         (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
-        (["demo", "--policies", "MT:64"], "there is a size after the colon"),
-        (["demo", "--policies", "MT+wait=4"], "N is that of the columns"),
+        (["demo", "--policies", "MT:64"], "'MT:64' says M or N"),
+        (["demo", "--policies", "MT+wait=4"], "they are those of the columns"),
         (["eval", "--policies", "NONE"], "'NONE' is not known"),
         (["eval", "--policies", "MT+softmax"], "+softmax means nothing to FIFO"),
         (

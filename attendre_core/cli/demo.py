@@ -154,10 +154,11 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         names = (*POLICIES, *CONTROLS)
     names = arguments.policies or names
     for name in names:
-        if parse(name, CONTROLS).has("wait"):
+        parsed = parse(name, CONTROLS)
+        if parsed.size is not None or parsed.has("wait"):
             raise ConfigError(
-                f"demo: {name!r} says how long queries wait, but N is that of the columns. Leave "
-                "+wait= out, or use 'attendre eval synthetic'."
+                f"demo: {name!r} says M or N, but here they are those of the columns. Leave :size "
+                "and +wait= out, or use 'attendre eval synthetic'."
             )
     cells = cells_of(names, (), _FULL_SIZES if full else SIZES)
     large = [name for name in names if name in ("MT", "AS")]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import CONTROL_PRESETS, ParsedName, parse, recommended
+from attendre_core.presets import ParsedName, parse, recommended
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Cell
@@ -20,17 +20,11 @@ POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
 
 def names_of(texts: Sequence[str]) -> list[ParsedName]:
     """Take names apart: those of memories, and those of controls."""
-    from attendre_core.evaluation.controls import CONTROLS
+    from attendre_core.evaluation.controls import CONTROLS, label_of
 
-    found = [parse(text, CONTROLS) for text in texts]
-    for parsed in found:
-        plain = parsed.name in CONTROLS and parsed.name not in CONTROL_PRESETS
-        if plain and not is_control(parsed):
-            raise ConfigError(
-                f"memory name {str(parsed)!r}: the control {parsed.name!r} has neither options nor "
-                f"a size. Write {parsed.name!r}."
-            )
-    return found
+    for text in texts:
+        label_of(text)  # Refuses options that mean nothing.
+    return [parse(text, CONTROLS) for text in texts]
 
 
 def is_control(parsed: ParsedName) -> bool:
