@@ -141,9 +141,7 @@ class AttendreLayer(LayerSpec):
         nothing waits, and the output has no positions.
         """
         self._check_state("AttendreLayer.flush", state)
-        state, outputs = self.empty_queue(
-            state, max(self.delay, 1), encoding_params, policy_params
-        )
+        state, outputs = self.empty_queue(state, max(self.delay, 1), encoding_params, policy_params)
         return state, self._joined(state, outputs)
 
     def drain(
@@ -197,9 +195,7 @@ class AttendreLayer(LayerSpec):
             position = state.kv.clock[:, None] + running_count(valid) - 1
         return chunk._replace(position=position, valid=valid)
 
-    def _wait(
-        self, state: LayerState, chunk: Chunk
-    ) -> tuple[DataOnlyState | None, _Waiting]:
+    def _wait(self, state: LayerState, chunk: Chunk) -> tuple[DataOnlyState | None, _Waiting]:
         """Exchange the chunk's queries for those that waited long enough."""
         data = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
         if self.q_memory is None or state.queue is None:

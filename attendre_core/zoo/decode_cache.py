@@ -26,6 +26,7 @@ from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.blocks import runs_eagerly
+from attendre_core.zoo.token_rotation import TokenRotation, cast_to
 
 __all__ = ["DecodeCache", "can_cache"]
 
@@ -59,6 +60,7 @@ class DecodeCache:
             _prepared(layer, state, position) for layer, state in zip(layers, states, strict=True)
         )
         self._origin = np.array(position)
+        self._rotations: dict[tuple[Encoding, float | None], TokenRotation] = {}
         self._written = 0
 
     def step(
@@ -76,13 +78,16 @@ class DecodeCache:
             NumPy, (batch,): the same positions, and which rows have a token at all.
         """
         place = at - backend_of(at).from_numpy(self._origin[:, None])
-        rotations: dict[tuple[Encoding, float | None], _Rotation] = {}
+        for rotation in self._rotations.values():
+            rotation.move(place)
         for layer, block in zip(self._layers, blocks, strict=True):
             query, key, value = block.project(x, at)
-            rotation = rotations.get((layer.encoding, layer.scale))
+            rotation = self._rotations.get((layer.encoding, layer.scale))
             if rotation is None:
-                rotation = _Rotation(layer, place, query.shape[2])
-                rotations[layer.encoding, layer.scale] = rotation
+                rotation = TokenRotation(
+                    layer.encoding, layer.terms, query.shape[2], layer.scale, place
+                )
+                self._rotations[layer.encoding, layer.scale] = rotation
             queries, keys = rotation.of(query, key)
             layer.add(self._written, keys, value, position, active)
             x = block.finish(layer.attend(queries, position), x)
@@ -142,7 +147,7 @@ class _Entries:
         found = backend_of(value)
         flags = None if active.all() else found.from_numpy(active)[:, None, None]
         for array, entry in zip([*self.keys, self.value], [*keys, value], strict=True):
-            entry = _cast(entry[:, 0, ...], array.dtype)
+            entry = cast_to(entry[:, 0, ...], array.dtype)
             if flags is not None:
                 entry = found.xp.where(flags, entry, array[:, :, column, :])
             array[:, :, column, :] = entry
@@ -176,7 +181,7 @@ class _Entries:
         else:
             output = ops.mix(ops.masked_softmax(logits, allowed), value)
         output = found.xp.reshape(output, (*queries[0].shape[:3], output.shape[-1]))
-        return _cast(output, self.dtype)
+        return cast_to(output, self.dtype)
 
     def _logits(
         self, near: tuple[Array, Array], far: tuple[Array, Array], position: Any
@@ -212,66 +217,6 @@ class _Entries:
         self.keys = [take(key, rows, axis=0) for key in self.keys]
         self.value = take(self.value, rows, axis=0)
         self.position, self.valid = self.position[index], self.valid[index]
-
-
-class _Rotation:
-    """How queries and keys of the present token are rotated and scaled; the same for many layers.
-
-    All of them are rotated in one call: their cosines and sines differ by head.
-    """
-
-    def __init__(self, layer: _Entries, place: Array, heads: int) -> None:
-        found = backend_of(place)
-        self._xp = xp = found.xp
-        _, kv_heads, _, dim = layer.keys[0].shape
-        self._heads, self._kv_heads, self._dtype = heads, kv_heads, layer.keys[0].dtype
-        self._rope = rope = _rope_of(layer.encoding)
-        self._scale = dim**-0.5 if layer.scale is None else layer.scale
-        self._further = len(layer.terms) - 1
-        if rope is None:
-            return
-        self._scale = self._scale * rope.temperature**2
-        # Only queries are scaled: by their cosines and sines, which costs nothing.
-        places = [(place, heads, self._scale), (place, kv_heads, 1.0)]
-        for term in layer.terms[1:]:
-            where = xp.broadcast_to(term.key_at[:, 0, :1], place.shape)  # type: ignore[index]
-            places.append((where, kv_heads, 1.0))
-        angles = [self._angles(*each, dim) for each in places]
-        self._cosine, self._sine = (
-            xp.concat([pair[i] for pair in angles], axis=2) for i in range(2)
-        )
-
-    def _angles(self, place: Array, heads: int, scale: float, dim: int) -> list[Array]:
-        """Return cosine and sine, scaled, (batch, 1, heads, pairs of features)."""
-        xp = self._xp
-        each = self._rope.angles(xp.astype(place, self._dtype), dim)  # type: ignore[union-attr]
-        return [
-            xp.broadcast_to(a[:, :, None, :] * scale, (*a.shape[:2], heads, a.shape[2]))
-            for a in each
-        ]
-
-    def of(self, query: Array, key: Array) -> tuple[list[Array], list[Array]]:
-        """Return the queries, scaled, and the keys of each term."""
-        xp, heads, kv_heads = self._xp, self._heads, self._kv_heads
-        query, key = _cast(query, self._dtype), _cast(key, self._dtype)
-        if self._rope is None:
-            return [query * self._scale], [key]
-        parts = [query, key, *[key] * self._further]
-        rotated = self._rope.rotate_by(xp.concat(parts, axis=2), self._cosine, self._sine)
-        starts = range(heads, rotated.shape[2], kv_heads)
-        keys = [rotated[:, :, start : start + kv_heads, :] for start in starts]
-        return [rotated[:, :, :heads, :], *[query * self._scale] * self._further], keys
-
-
-def _cast(x: Array, dtype: Any) -> Array:
-    return x if x.dtype == dtype else backend_of(x).xp.astype(x, dtype)
-
-
-def _rope_of(encoding: Encoding) -> RoPE | None:
-    """Return the rotation of an encoding that `can_cache` lets through."""
-    if isinstance(encoding, LMInfinite):
-        return RoPE(base=encoding.base) if encoding.rope is None else encoding.rope
-    return encoding if isinstance(encoding, RoPE) else None
 
 
 def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
