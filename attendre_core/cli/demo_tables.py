@@ -96,7 +96,7 @@ def _print_blocks(*texts: str) -> None:
 
 def draw(found: Sequence[Found], path: str) -> str:
     """Write a picture per table; returns where they are, or why there is none."""
-    from attendre_core.evaluation.sweep.plots import score_panels
+    from attendre_core.evaluation.sweep.charts import score_panels
     from attendre_core.evaluation.sweep.svg import chart
 
     written = []

@@ -210,7 +210,7 @@ def _folder(name: str) -> Path:
 def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
     """Write page and picture; returns where they are, and why there is no picture."""
     from attendre_core.evaluation.tracing.figure import write_png
-    from attendre_core.evaluation.tracing.page import page_of
+    from attendre_core.evaluation.tracing.trace_page import page_of
 
     page, picture = folder / "trace.html", folder / "trace.png"
     try:

@@ -35,7 +35,7 @@ def tiny_reading(arguments: argparse.Namespace) -> Reading:
     """Let a tiny model read a document of one of its tasks."""
     from attendre_core.evaluation import load_tiny
     from attendre_core.evaluation.tasks import SYNTHETIC, word
-    from attendre_core.evaluation.tasks.vocabulary import KEYS, QUESTIONS
+    from attendre_core.evaluation.tasks.synthetic_words import KEYS, QUESTIONS
 
     if arguments.text is not None or arguments.prompt is not None:
         raise ConfigError(

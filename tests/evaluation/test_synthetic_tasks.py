@@ -8,7 +8,7 @@ import pytest
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tasks import SYNTHETIC, LookAhead, PastOnly, SyntheticTask, word
 from attendre_core.evaluation.tasks.synthetic import SHORTEST
-from attendre_core.evaluation.tasks.vocabulary import (
+from attendre_core.evaluation.tasks.synthetic_words import (
     ANSWER,
     BEGIN,
     CONTEXT,

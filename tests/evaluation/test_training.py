@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import KEYS, VOCABULARY
+from attendre_core.evaluation.tasks.synthetic_words import KEYS, VOCABULARY
 from attendre_core.evaluation.tiny import train as command
 from attendre_core.evaluation.tiny.cut import layer_params, layers_of
 from attendre_core.evaluation.tiny.objective import answer_logits, draw_batch, nested, objective

@@ -1,4 +1,4 @@
-"""Everything that results can be turned into, written beside their file."""
+"""Tables, pictures and Parquet, written beside a results file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attendre_core.errors import ConfigError, StateError
-from attendre_core.evaluation.sweep.plots import draw_all
+from attendre_core.evaluation.sweep.charts import draw_all
 from attendre_core.evaluation.sweep.store import Measured, read_results
 from attendre_core.evaluation.sweep.summary import Summary, summarise, where_reading_helps
 from attendre_core.evaluation.sweep.table import cell_table

@@ -9,7 +9,7 @@ from attendre_core.evaluation.intervals import Interval
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.store import Measured
 from attendre_core.evaluation.sweep.summary import paired
-from attendre_core.evaluation.tasks.vocabulary import VALUES
+from attendre_core.evaluation.tasks.synthetic_words import VALUES
 
 __all__ = ["best", "findings"]
 

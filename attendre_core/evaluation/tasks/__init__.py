@@ -9,10 +9,10 @@ from attendre_core.evaluation.tasks.needle import Needle
 from attendre_core.evaluation.tasks.past_only import PastOnly
 from attendre_core.evaluation.tasks.perplexity import Perplexity
 from attendre_core.evaluation.tasks.synthetic import SyntheticTask
+from attendre_core.evaluation.tasks.synthetic_words import VOCABULARY, word
 from attendre_core.evaluation.tasks.task import Metric, Task
 from attendre_core.evaluation.tasks.triviaqa import TriviaQA
 from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
-from attendre_core.evaluation.tasks.vocabulary import VOCABULARY, word
 
 __all__ = [
     "SYNTHETIC",

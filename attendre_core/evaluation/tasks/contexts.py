@@ -1,4 +1,4 @@
-"""Contexts of a chosen length: passages with the answer among passages without it."""
+"""Contexts of a given length: passages with the answer among passages without it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from attendre_core.zoo.model import Model
 __all__ = ["Context", "ContextRule", "context_of"]
 
 _BETWEEN = "\n\n"
-#: A shorter rest of a passage says nothing; it is left out.
+#: A shorter remainder of a passage is left out.
 _FEWEST = 8
 
 
@@ -31,7 +31,7 @@ class Context(NamedTuple):
 
 @dataclass(frozen=True)
 class ContextRule:
-    """How a context is put together.
+    """How a context is built.
 
     Parameters
     ----------
@@ -76,9 +76,9 @@ def context_of(
         Where passages come from when the question's own do not fill the context; those that
         contain an answer are not taken.
     rule
-        With ``tokens``, passages with the answer are put whole among the others: first those of
-        the same question, then those of other questions, in an order that depends on the seed
-        and the name of the question alone. The last one is cut to fit.
+        With ``tokens``, whole passages with the answer are placed among others: first those of
+        the same question, then those of other questions, in an order that depends only on the
+        seed and the name of the question. The last one is cut to fit.
     """
     if rule.tokens is None:
         text = _BETWEEN.join(passage.text for passage in example.passages)

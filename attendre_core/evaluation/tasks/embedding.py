@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.tasks.task import Metric, Scores
-from attendre_core.evaluation.tasks.texts import checksum, text_tokens
+from attendre_core.evaluation.tasks.text_files import checksum, text_tokens
 from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
 from attendre_core.zoo.model import Model
 

@@ -14,7 +14,7 @@ import numpy as np
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tasks.question import Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask
-from attendre_core.evaluation.tasks.texts import checksum
+from attendre_core.evaluation.tasks.text_files import checksum
 from attendre_core.zoo.model import Model
 
 __all__ = ["MultiKey", "read_records"]

@@ -49,7 +49,7 @@ def split(passage: Passage, answers: tuple[str, ...]) -> list[Passage]:
 
 
 def as_written(answers: Sequence[str], passages: Sequence[Passage]) -> tuple[str, ...]:
-    """Return the answers, first the one that the evidence writes most often, as it writes it.
+    """Return the answers, first the one most frequent in the evidence, in its spelling.
 
     Aliases come in no useful order, odd spellings among them. The likelihood is measured of the
     one that a reader of the evidence would give: whole words with the capitals of the evidence,

@@ -40,7 +40,7 @@ class Question(NamedTuple):
 def question_of(
     model: Model, name: str, question: str, context: str, aliases: Sequence[str]
 ) -> Question:
-    """Fill the template and turn it into tokens.
+    """Fill the template and tokenize it.
 
     A decoder's prompt ends in "Answer:", and the space after it is the beginning of the answer,
     because that is how its tokenizer splits the whole text; the text is the same.

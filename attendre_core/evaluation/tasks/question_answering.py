@@ -49,7 +49,7 @@ class QuestionTask:
         raise NotImplementedError
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return the questions, one after the other."""
+        """Return the questions one by one."""
         raise NotImplementedError
 
     def items(self, model: Model) -> list[Question]:

@@ -13,8 +13,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import CONTROLS, System
 from attendre_core.evaluation.tasks.accuracy import measure
 from attendre_core.evaluation.tasks.document import Document, Tokens
-from attendre_core.evaluation.tasks.task import Metric, Scores
-from attendre_core.evaluation.tasks.vocabulary import (
+from attendre_core.evaluation.tasks.synthetic_words import (
     ANSWER,
     BEGIN,
     CONTEXT,
@@ -24,6 +23,7 @@ from attendre_core.evaluation.tasks.vocabulary import (
     VALUES,
     VOCABULARY,
 )
+from attendre_core.evaluation.tasks.task import Metric, Scores
 from attendre_core.evaluation.tasks.watched import memory_bytes
 from attendre_core.zoo.model import Model
 

@@ -11,7 +11,7 @@ from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
 from attendre_core.evaluation.tasks.passages import as_written
 from attendre_core.evaluation.tasks.question import TEMPLATE, Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask
-from attendre_core.evaluation.tasks.texts import checksum
+from attendre_core.evaluation.tasks.text_files import checksum
 from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 from attendre_core.zoo.model import Model
 

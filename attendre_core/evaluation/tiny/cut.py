@@ -17,7 +17,7 @@ class Layers(Part):
     """Some successive layers of a part, a part themselves.
 
     The parameters are those of the whole part. Layers that do not start at the bottom read
-    ``params["input"]`` instead of tokens; layers that do not end at the top give their output as
+    ``params["input"]`` instead of tokens; layers that do not end at the top return their output as
     it is, without the final norm.
 
     Attributes
@@ -54,7 +54,7 @@ class Layers(Part):
         return self.whole.encoding_params(params)
 
     def embed(self, params: Params, tokens: Array, position: Array) -> Array:
-        """Return the embedding, or what the layers below gave."""
+        """Return the embedding, or the output of the layers below."""
         if self.start:
             return params["input"]
         return self.whole.embed(params, tokens, position)

@@ -13,7 +13,7 @@ import numpy as np
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.evaluation.tasks import LookAhead, PastOnly
-from attendre_core.evaluation.tasks.vocabulary import KEYS
+from attendre_core.evaluation.tasks.synthetic_words import KEYS
 from attendre_core.evaluation.tiny.cut import layer_params, layers_of
 from attendre_core.tree import tree_map
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Part, Tensor

@@ -21,7 +21,7 @@ from attendre_core.evaluation.sweep import (
     size_table,
     summarise,
 )
-from attendre_core.evaluation.sweep.plots import scale_around
+from attendre_core.evaluation.sweep.charts import scale_around
 from attendre_core.evaluation.sweep.table import percent, shares, sizeless_line
 from attendre_core.evaluation.tasks import Metric
 

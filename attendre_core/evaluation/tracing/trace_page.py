@@ -1,8 +1,8 @@
 """A trace as one HTML file to explore: it works from disk and loads nothing from anywhere.
 
-The text that was traced may be anything, so it is never markup: it travels as JSON in which no
-character that means something to HTML is left, and becomes text nodes. Only the script and the
-style of this package run, by their hashes.
+The traced text may be anything, so it is never markup: it is embedded as JSON without any character
+that has a meaning in HTML, and becomes text nodes. Only the script and the style of this package
+run, identified by their hashes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["page_data", "page_of"]
 
 _PARTS = Path(__file__).parent / "page"
 _SCRIPTS = ("decode.js", "drawing.js", "words.js", "page.js")
-#: Weights are kept in so many parts of 1.
+#: Weights are stored as multiples of 1 / 65535.
 _ONE = 65535
 
 
@@ -39,7 +39,7 @@ def page_of(trace: TextTrace) -> str:
     True
     """
     style = _part("page.css")
-    # One scope for all parts, so that none of their names is a name of the page.
+    # One scope for all parts, so that none of their names becomes global.
     body = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
     script = f'"use strict";\n{{\n{body}}}\n'
     security = (
@@ -53,12 +53,12 @@ def page_of(trace: TextTrace) -> str:
         "script": script,
         "data": _as_script_data(page_data(trace)),
     }
-    # In one pass: what is filled in is not looked at again.
+    # In one pass: what is filled in is not searched again.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _part("page.html"))
 
 
 def page_data(trace: TextTrace) -> dict[str, Any]:
-    """Return what the page shows: when each token came and went, packed, equal arrays once."""
+    """Return what the page shows: when each token arrived and left, packed, equal arrays once."""
     packed: dict[tuple[int, str], int] = {}
     policies = [_policy_data(policy, packed) for policy in trace.policies]
     return {
@@ -111,7 +111,7 @@ def _packed(array: NDArray[Any], packed: dict[tuple[int, str], int], wide: bool 
 
 
 def _as_script_data(data: dict[str, Any]) -> str:
-    """Write JSON that cannot end the element it stands in, whatever the text says."""
+    """Write JSON that cannot end the element it is in, whatever the text says."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

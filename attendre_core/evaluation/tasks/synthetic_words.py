@@ -1,4 +1,4 @@
-"""The words of the synthetic reading tasks: token ids, and how to show them."""
+"""The words of the synthetic tasks: token ids, and how to show them."""
 
 from __future__ import annotations
 
