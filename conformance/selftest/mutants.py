@@ -52,7 +52,7 @@ SLOTS = "attendre_core/ops/slots.py"
 SOFTMAX = "attendre_core/ops/softmax.py"
 TIES = "attendre_core/policies/ties.py"
 
-ORACLE = "test_oracle.py::test_stream_equals_oracle"
+ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
 
 MUTANTS = (
     # ties
@@ -61,7 +61,7 @@ MUTANTS = (
         INSERTION,
         "(come.order > old.order)",
         "(come.order < old.order)",
-        "test_laws_ties.py::test_equal_scores_are_first_in_first_out",
+        "memory/test_ties.py::test_equal_scores_are_first_in_first_out",
     ),
     Mutant(
         "ties among stored entries broken the other way round",
@@ -75,7 +75,7 @@ MUTANTS = (
         SELECTION,
         "ranked = xp.take_along_axis(primary, by_order, axis=-1)",
         "return xp.argsort(primary, axis=-1, stable=True)[..., :count]",
-        "test_laws_retrieval.py::test_kernels_equal_the_generic_path",
+        "memory/test_retrieval.py::test_kernels_equal_the_generic_path",
     ),
     Mutant(
         "top-K ties: the older entry wins",
@@ -89,21 +89,21 @@ MUTANTS = (
         SELECTION,
         "fits = tied & (recency < _tie_cut(tied, wanted, recency))",
         "fits = tied",
-        "test_laws_retrieval.py::test_gather_is_threshold",
+        "memory/test_retrieval.py::test_gather_is_threshold",
     ),
     Mutant(
         "retrieved ties: the older entry comes first",
         READING,
         "xp.broadcast_to(-view.order, logits.shape)",
         "xp.broadcast_to(view.order, logits.shape)",
-        "test_oracle.py::test_retrieved_equals_oracle",
+        "memory/test_oracle.py::test_retrieved_equals_oracle",
     ),
     Mutant(
         "random ties ignore the seed",
         TIES,
         "state = (self.seed * 7919 + 12345) % 32749",
         "state = 12345",
-        "test_laws_ties.py::test_random_ties_depend_on_the_seed",
+        "memory/test_ties.py::test_random_ties_depend_on_the_seed",
     ),
     # the initial score
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS = (
         INITIAL,
         "return xp.where(same < math.inf, same, start)",
         "return start",
-        "test_laws_ties.py::test_two_stored_scores_tie_with_the_newcomer",
+        "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
     ),
     Mutant(
         "quantile one rank too high",
@@ -153,7 +153,7 @@ MUTANTS = (
         INSERTING,
         "    if new.scored:\n        return new\n",
         "",
-        "test_oracle.py::test_given_scores_equal_oracle",
+        "memory/test_oracle.py::test_given_scores_equal_oracle",
     ),
     # padding
     Mutant(
@@ -161,21 +161,21 @@ MUTANTS = (
         CHUNK,
         "clock=state.clock + (seq if whole else count_true(valid, axis=1))",
         "clock=state.clock + seq",
-        "test_laws_rows.py::test_chunk_of_padding_changes_nothing",
+        "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "arrival numbers count padding",
         CHUNK,
         "number = running_count(valid)",
         "number = running_count(valid | ~valid)",
-        "test_laws_rows.py::test_amount_of_padding_changes_nothing",
+        "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
         "padding entries enter the memory",
         CHUNK,
         "enter = valid & finite",
         "enter = finite | ~valid",
-        "test_oracle.py::test_stream_equals_oracle[scores]",
+        "memory/test_oracle.py::test_stream_equals_oracle[scores]",
     ),
     Mutant(
         "padding queries score",
@@ -189,7 +189,7 @@ MUTANTS = (
         ATTENTION,
         "present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)",
         "present = xp.max(position, axis=-1)",
-        "test_laws_rows.py::test_contents_of_padding_change_nothing",
+        "memory/test_rows.py::test_contents_of_padding_change_nothing",
     ),
     Mutant(
         "LRA-last takes the last query even if it is padding",
@@ -204,14 +204,14 @@ MUTANTS = (
         INSERTING,
         "        valid=gone,\n        aux=tree_of(new.aux",
         "        valid=gone | ~gone,\n        aux=tree_of(new.aux",
-        "test_laws_capacity.py::test_nothing_lost_nothing_twice",
+        "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
         "refused entries are forgotten",
         NUMPY,
         "back.append(np.where(written, displaced, entries))",
         "back.append(displaced)",
-        "test_laws_capacity.py::test_nothing_lost_nothing_twice",
+        "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
         "one slot is never given away",
@@ -225,63 +225,63 @@ MUTANTS = (
         INSERTION,
         "    pinned = stored.pinned\n",
         "    pinned = stored.pinned & ~stored.pinned\n",
-        "test_laws_capacity.py::test_pinned_are_never_evicted",
+        "memory/test_capacity.py::test_pinned_are_never_evicted",
     ),
     Mutant(
         "pin ranges end one position early",
         CHUNK,
         "(position >= start) & (position < stop)",
         "(position >= start) & (position < stop - 1)",
-        "test_laws_capacity.py::test_pinned_are_never_evicted",
+        "memory/test_capacity.py::test_pinned_are_never_evicted",
     ),
     Mutant(
         "one sink too few",
         INSERTION,
         "(stored.arrival < policy.sinks)",
         "(stored.arrival < policy.sinks - 1)",
-        "test_laws_capacity.py::test_sinks_are_never_evicted",
+        "memory/test_capacity.py::test_sinks_are_never_evicted",
     ),
     Mutant(
         "the protected window is one entry short",
         INSERTION,
         "recent = stored.arrival >= first",
         "recent = stored.arrival > first",
-        "test_laws_capacity.py::test_recent_window_is_never_evicted",
+        "memory/test_capacity.py::test_recent_window_is_never_evicted",
     ),
     Mutant(
         "visible: the present chunk competes before it was seen",
         "attendre_core/memory/key_value.py",
         'if self.present == "visible":\n            return insert_visible',
         'if self.present == "never":\n            return insert_visible',
-        "test_laws_capacity.py::test_own_chunk_is_visible",
+        "memory/test_capacity.py::test_own_chunk_is_visible",
     ),
     Mutant(
         "visible: a broken entry is dropped",
         INSERTING,
         "refused = None if checks.may_read(new.valid) else new.broken",
         "refused = None",
-        "test_laws_nan.py::test_nothing_is_lost_when_entries_break",
+        "memory/test_nan.py::test_nothing_is_lost_when_entries_break",
     ),
     Mutant(
         "visible: the worst stays in the stead of a broken entry",
         INSERTION,
         "slot = lowest(stored.primary, stored.order, count)\n    active",
         "slot = xp.flip(lowest(stored.primary, stored.order, count), axis=-1)\n    active",
-        "test_laws_nan.py::test_the_best_stays_in_the_stead_of_a_broken_one",
+        "memory/test_nan.py::test_the_best_stays_in_the_stead_of_a_broken_one",
     ),
     Mutant(
         "visible: padding is written as it stands",
         CHUNK,
         "key=blank(self.key),",
         "key=self.key,",
-        "test_laws_nan.py::test_broken_padding_changes_nothing",
+        "memory/test_nan.py::test_broken_padding_changes_nothing",
     ),
     Mutant(
         "visible: the cut happens even if nothing arrives",
         INSERTING,
         "room, new.count > 0, refused)",
         "room, new.count >= 0, refused)",
-        "test_laws_rows.py::test_chunk_of_padding_changes_nothing",
+        "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "visible: the initial score counts entries that were just cut",
@@ -295,7 +295,7 @@ MUTANTS = (
         INSERTING,
         "refusals = state.refusals + count_true(gone & late, axis=axes)",
         "refusals = state.refusals",
-        "test_oracle.py::test_admitted_share_equals_oracle",
+        "memory/test_oracle.py::test_admitted_share_equals_oracle",
     ),
     # attention and retrieval
     Mutant(
@@ -303,7 +303,7 @@ MUTANTS = (
         READING,
         "(dim**-0.5 if scale is None else scale)",
         "(1.0 if scale is None else scale)",
-        "test_laws_chunks.py::test_large_memory_is_full_attention",
+        "memory/test_chunks.py::test_large_memory_is_full_attention",
     ),
     Mutant(
         "GQA: query heads are dealt out to K/V heads in turn",
@@ -312,21 +312,21 @@ MUTANTS = (
         "    return xp.permute_dims(rows, (0, 2, 3, 1, 4))",
         "    rows = xp.reshape(query, (batch, count, heads // kv_heads, kv_heads, dim))\n"
         "    return xp.permute_dims(rows, (0, 3, 2, 1, 4))",
-        "test_laws_chunks.py::test_large_memory_is_full_attention",
+        "memory/test_chunks.py::test_large_memory_is_full_attention",
     ),
     Mutant(
         "causal sums: an entry is not scored by the query at its own position",
         ATTENTION,
         "at[:, None, None, :] >= place[..., None]",
         "at[:, None, None, :] > place[..., None]",
-        "test_laws_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
     ),
     Mutant(
         "causal: a query does not see its own position",
         ATTENTION,
         "return at <= self.position[:, None, None, :, None]",
         "return at < self.position[:, None, None, :, None]",
-        "test_laws_chunks.py::test_large_causal_memory_is_full_causal_attention",
+        "memory/test_chunks.py::test_large_causal_memory_is_full_causal_attention",
     ),
     Mutant(
         "softmax of an empty row is NaN",
@@ -334,7 +334,7 @@ MUTANTS = (
         "return raised / xp.where(total > 0, total, xp.ones_like(total))",
         "return xp.where(total > 0, raised / xp.where(total > 0, total, xp.ones_like(total)),"
         " float('nan'))",
-        "test_laws_retrieval.py::test_kernels_equal_the_generic_path",
+        "memory/test_retrieval.py::test_kernels_equal_the_generic_path",
     ),
     Mutant(
         "softmax kernel: an empty row is NaN",
@@ -355,7 +355,7 @@ MUTANTS = (
         SELECTION,
         "high = xp.where(enough & ~few, middle, high)",
         "high = xp.where(~enough & ~few, middle, high)",
-        "test_laws_retrieval.py::test_approximate_is_a_subset_of_exact",
+        "memory/test_retrieval.py::test_approximate_is_a_subset_of_exact",
     ),
     # scores
     Mutant(
@@ -363,7 +363,7 @@ MUTANTS = (
         ATTENTION,
         "self._weights = masked_softmax(self.logits, self.allowed)",
         "self._weights = masked_softmax(self.logits, self.used)",
-        "test_laws_policies.py::test_scores_come_from_all_entries",
+        "policies/test_paper_rules.py::test_scores_come_from_all_entries",
     ),
     Mutant(
         "max pooling counts masked pairs as 0",
@@ -391,14 +391,14 @@ MUTANTS = (
         LFA,
         "past = past * attention.along_slots(xp.exp(self.decay * age))",
         "past = past * attention.along_slots(xp.exp(0.0 * age))",
-        "test_laws_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
     ),
     Mutant(
         "LFA: the queries of a step all count the same",
         LFA,
         "weight = xp.exp(self.decay * age)",
         "weight = xp.exp(0.0 * age)",
-        "test_laws_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
     ),
     Mutant(
         "LFA: start='replace' keeps the initial score",
@@ -412,7 +412,7 @@ MUTANTS = (
         SCORING,
         "        change = seen\n        if not surely",
         "        change = seen | ~seen\n        if not surely",
-        "test_laws_policies.py::test_unseen_entries_keep_their_score",
+        "policies/test_paper_rules.py::test_unseen_entries_keep_their_score",
     ),
     Mutant(
         "hold is ignored",
@@ -455,14 +455,14 @@ MUTANTS = (
         NUMPY,
         "changed = array if donate else array.copy()",
         "changed = array",
-        "test_laws_state.py::test_input_state_is_unchanged",
+        "memory/test_state.py::test_input_state_is_unchanged",
     ),
     Mutant(
         "reset forgets the clock",
         ROWS,
         "result: State = tree_map(chosen, state, empty)",
         "result: State = tree_map(chosen, state, empty)._replace(clock=state.clock)",
-        "test_laws_rows.py::test_reset_row_is_a_fresh_row",
+        "memory/test_rows.py::test_reset_row_is_a_fresh_row",
     ),
     Mutant(
         "reorder leaves the scores where they are",
@@ -470,21 +470,21 @@ MUTANTS = (
         "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)",
         "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)"
         "._replace(score=state.score)",
-        "test_laws_rows.py::test_reorder_takes_rows_with_everything",
+        "memory/test_rows.py::test_reorder_takes_rows_with_everything",
     ),
     Mutant(
         "NaN guard removed: broken entries are stored",
         CHUNK,
         "enter = valid & finite",
         "enter = valid",
-        "test_laws_nan.py::test_broken_entries_are_refused",
+        "memory/test_nan.py::test_broken_entries_are_refused",
     ),
     Mutant(
         "broken queries are used",
         READING,
         "usable = valid & finite",
         "usable = valid",
-        "test_laws_nan.py::test_broken_queries_score_nothing",
+        "memory/test_nan.py::test_broken_queries_score_nothing",
     ),
     # the queue
     Mutant(
@@ -492,20 +492,20 @@ MUTANTS = (
         QUEUE,
         "plan = plan_exchange(stored, offered)",
         "plan = plan_exchange(Rank(stored.primary[..., 1:], stored.order[..., 1:]), offered)",
-        "test_laws_queue.py::test_delay_is_exactly_n_in_order",
+        "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue hands entries back newest first",
         QUEUE,
         "order = lowest(rank.primary, rank.order, seq)",
         "order = xp.flip(lowest(rank.primary, rank.order, seq), axis=-1)",
-        "test_laws_queue.py::test_delay_is_exactly_n_in_order",
+        "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue gives everything in slot order",
         QUEUE,
         "order = lowest(None, state.arrival, self.size)",
         "order = lowest(None, state.arrival * 0, self.size)",
-        "test_laws_queue.py::test_queue_equals_oracle[fifo]",
+        "memory/test_queue.py::test_queue_equals_oracle[fifo]",
     ),
 )

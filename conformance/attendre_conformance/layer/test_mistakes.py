@@ -21,7 +21,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_n_must_be_smaller_than_m(size: int, delay: int) -> None:
     """N >= M is refused with M, N, the reason, and what to use instead.
 
-    SPEC, row 26.
+    Specification, row 26.
     """
     with pytest.raises(at.ConfigError) as caught:
         at.AttendreLayer(at.KeyValueMemory(size), at.DataOnlyMemory(delay))
@@ -37,7 +37,7 @@ def test_n_must_be_smaller_than_m(size: int, delay: int) -> None:
 def test_top_k_must_fit() -> None:
     """K > M is refused with both numbers.
 
-    SPEC, row 17.
+    Specification, row 17.
     """
     with pytest.raises(at.ConfigError, match=r"top_k is 7.* 5 slots") as caught:
         at.AttendreLayer(at.KeyValueMemory(5), top_k=7)
@@ -45,10 +45,7 @@ def test_top_k_must_fit() -> None:
 
 
 def test_state_of_another_layer(backend: Any) -> None:
-    """A state of a layer with another M or N, with or without a queue, is refused by name.
-
-    House style: where, what was wrong, what was expected.
-    """
+    """A state of a layer with another M or N, with or without a queue, is refused by name."""
     text = seeded_text(STREAM, 0)
     layer = at.AttendreLayer(at.KeyValueMemory(6), at.DataOnlyMemory(2))
     others = {
@@ -70,10 +67,7 @@ def test_state_of_another_layer(backend: Any) -> None:
 
 
 def test_chunk_longer_than_the_memory_warns_and_works(backend: Any) -> None:
-    """S > M warns with the numbers, does not crash, and refuses as many as it says.
-
-    Issue: a clear explanation of what will be refused, not a crash.
-    """
+    """S > M warns with the numbers, does not crash, and refuses as many as it says."""
     text, seq = seeded_text(STREAM, 3), 6
     layer = at.AttendreLayer(at.KeyValueMemory(4, at.LFA()), at.DataOnlyMemory(2), trace=True)
     runner = LayerRunner(backend, layer)
@@ -99,10 +93,7 @@ def test_chunk_longer_than_the_memory_warns_and_works(backend: Any) -> None:
 
 
 def test_chunk_that_fits_does_not_warn(backend: Any) -> None:
-    """S = M is fine, and in visible mode any S is: the own chunk is attended to in its step.
-
-    Issue: the warning is about entries that are refused.
-    """
+    """S = M is fine, and in visible mode any S is: the own chunk is attended to in its step."""
     text = seeded_text(STREAM, 3)
     layer = at.AttendreLayer(at.KeyValueMemory(4, at.LFA()), at.DataOnlyMemory(2))
     visible = replace(layer, kv_memory=at.KeyValueMemory(4, present="visible"))

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> None:
     """A row of a ragged batch gives what it gives alone, and the others what they give without it.
 
-    SPEC, laws: rows of a batch do not influence each other.
+    Specification, laws: rows of a batch do not influence each other.
     """
     name, layer, text = data.draw(
         layer_and_text(layers_for(backend), documents=2), label="layer, text"
@@ -50,7 +50,7 @@ def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> 
 def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> None:
     """Rows in another order give the same results in that order.
 
-    SPEC, laws.
+    Specification, laws.
     """
     name, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     index = data.draw(st.permutations(range(STREAM.batch)), label="order of rows")
@@ -69,10 +69,7 @@ def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> N
 @law()
 @given(data=st.data())
 def test_reset_row_is_a_fresh_row(backend: Any, data: st.DataObject) -> None:
-    """A row reset at a boundary goes on as a fresh row, the others as if nothing had happened.
-
-    Issue, build 7.
-    """
+    """A row reset at a boundary goes on as a fresh row, the others as if nothing had happened."""
     name, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     rows = np.asarray(data.draw(st.tuples(*[st.booleans()] * STREAM.batch), label="rows to reset"))
     runner = LayerRunner(backend, layer)
@@ -106,10 +103,7 @@ def test_reset_row_is_a_fresh_row(backend: Any, data: st.DataObject) -> None:
 @law()
 @given(data=st.data())
 def test_reorder_takes_rows_with_all_that_waits(backend: Any, data: st.DataObject) -> None:
-    """Reordered, row i is what row index[i] was: memory and waiting queries.
-
-    Issue, build 1; beam search.
-    """
+    """Reordered, row i is what row index[i] was: memory and waiting queries."""
     name, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     each = st.integers(0, STREAM.batch - 1)
     index = data.draw(st.tuples(*[each] * STREAM.batch), label="index")

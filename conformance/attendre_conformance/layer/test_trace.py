@@ -75,10 +75,7 @@ def draw_trace(backend: Any, data: st.DataObject) -> tuple[str, Any, Text, Any, 
 @law()
 @given(data=st.data())
 def test_when_evicted_agrees_with_a_replay(backend: Any, data: st.DataObject) -> None:
-    """When_evicted names the step and says refused or displaced as a replay does, for all policies.
-
-    Issue, build 6: "when and why was position p evicted?"
-    """
+    """`when_evicted` names step and reason as a replay does, for all policies."""
     name, layer, text, want, trace = draw_trace(backend, data)
     per_head = layer.kv_memory.per_head
     for b in range(STREAM.batch):
@@ -106,7 +103,7 @@ def test_when_evicted_agrees_with_a_replay(backend: Any, data: st.DataObject) ->
 def test_reason_and_threshold_say_why(backend: Any, data: st.DataObject) -> None:
     """An entry went as the oldest, or below the threshold, or tied with it; never above it.
 
-    Issue, build 6. The threshold is the lowest score among what stayed and could have gone.
+    The threshold is the lowest score among what stayed and could have gone.
     """
     name, layer, _, want, trace = draw_trace(backend, data)
     in_order = isinstance(layer.kv_memory.policy, at.FIFO | at.AttentionSink)
@@ -137,7 +134,7 @@ def test_reason_and_threshold_say_why(backend: Any, data: st.DataObject) -> None
 def test_survival_covers_every_position_once(backend: Any, data: st.DataObject) -> None:
     """Survival has every inserted position once: the step it came, the step it went or None.
 
-    Issue, build 6; SPEC, laws: nothing lost, nothing twice.
+    Specification, laws: nothing lost, nothing twice.
     """
     name, _, text, want, trace = draw_trace(backend, data)
     for b in range(STREAM.batch):
@@ -169,10 +166,7 @@ def numbered(trace: Any) -> list[tuple[Any, ...]]:
 @law()
 @given(data=st.data())
 def test_columns_are_consistent(backend: Any, data: st.DataObject) -> None:
-    """To_arrays has one row per eviction, in columns of one length, equal to the list of them.
-
-    Issue, build 6: exports to plain arrays.
-    """
+    """`to_arrays` has one row per eviction, in columns of one length, equal to the list of them."""
     _, _, _, want, trace = draw_trace(backend, data)
     columns = trace.to_arrays()
     assert set(columns) == {
@@ -190,10 +184,7 @@ def test_columns_are_consistent(backend: Any, data: st.DataObject) -> None:
 
 
 def test_traces_of_a_stack(backend: Any) -> None:
-    """A stack hands out a trace for each layer that traces; the layers are told apart.
-
-    Issue, build 6: per step and layer.
-    """
+    """A stack hands out a trace for each layer that traces; the layers are told apart."""
     layers = (
         at.AttendreLayer(at.KeyValueMemory(4), at.DataOnlyMemory(2), trace=True),
         at.AttendreLayer(at.KeyValueMemory(6), at.DataOnlyMemory(1), trace=True),
@@ -220,10 +211,7 @@ def test_traces_of_a_stack(backend: Any) -> None:
 
 @pytest.mark.attendre_profile("transforms")
 def test_trace_from_compiled_steps(backend: Any) -> None:
-    """Compiled steps give the trace that eager steps give.
-
-    Issue, build 6: works in compiled code.
-    """
+    """Compiled steps give the trace that eager steps give."""
     layer, text = TRACED["lfa-top-k-t5"], seeded_text(STREAM, 5, percent=25)
     eager = LayerRunner(backend, layer, compiled=False)
     fast = LayerRunner(backend, layer, compiled=True)
@@ -243,10 +231,7 @@ def test_trace_from_compiled_steps(backend: Any) -> None:
 
 
 def test_parquet_holds_the_columns(backend: Any, tmp_path: Path) -> None:
-    """To_parquet writes the columns of to_arrays.
-
-    Issue, build 6: exports to Parquet.
-    """
+    """`to_parquet` writes the columns of to_arrays."""
     parquet = pytest.importorskip("pyarrow.parquet")
     trace = traced(backend, TRACED["fifo"], seeded_text(STREAM, 1))
     path = tmp_path / "trace.parquet"
@@ -258,10 +243,7 @@ def test_parquet_holds_the_columns(backend: Any, tmp_path: Path) -> None:
 
 
 def test_trace_says_what_is_missing() -> None:
-    """A step without a trace is refused with the remedy.
-
-    House style: what to do.
-    """
+    """A step without a trace is refused with the remedy."""
     with pytest.raises(at.ConfigError, match="trace=True"):
         at.Trace().add(None)
 
@@ -269,7 +251,7 @@ def test_trace_says_what_is_missing() -> None:
 def test_padding_is_no_position(backend: Any) -> None:
     """Padding is neither inserted nor evicted, also when it brings numbers along.
 
-    SPEC, row 16.
+    Specification, row 16.
     """
     layer, text = TRACED["fifo"], seeded_text(STREAM, 2, percent=60)
     runner = LayerRunner(backend, layer)

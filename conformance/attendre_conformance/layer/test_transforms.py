@@ -118,10 +118,7 @@ def assert_equal(got: Any, want: Any, where: str) -> None:
 
 
 def test_transforms_have_known_names(backend: Any) -> None:
-    """A transform under another name would never be tested.
-
-    Issue, frameworks: the conformance suite's profile `transforms`.
-    """
+    """A transform under another name would never be tested."""
     unknown = set(backend.transforms) - set(TRANSFORMS)
     assert not unknown, f"transforms {sorted(unknown)}, expected some of {TRANSFORMS}"
 
@@ -130,7 +127,7 @@ def test_transforms_have_known_names(backend: Any) -> None:
 def test_compiled_step_equals_eager(backend: Any, name: str) -> None:
     """A compiled step of a layer does what an eager one does.
 
-    SPEC, laws: kept index sets are identical eager and compiled.
+    Specification, laws: kept index sets are identical eager and compiled.
     """
     layer, chunks = LAYERS[name], chunks_of(0)
     fast = backend.compile(_step(layer))
@@ -148,7 +145,7 @@ def test_compiled_step_equals_eager(backend: Any, name: str) -> None:
 def test_donated_step_equals_eager(backend: Any, name: str) -> None:
     """A compiled step that may overwrite its state gives the same results.
 
-    SPEC, laws: the input state is unchanged, unless it was explicitly donated.
+    Specification, laws: the input state is unchanged, unless it was explicitly donated.
     """
     layer, chunks = LAYERS[name], chunks_of(1)
     want_state, want = step_by_step(backend, name, chunks)
@@ -165,10 +162,7 @@ def test_donated_step_equals_eager(backend: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_scan_equals_steps(backend: Any, name: str) -> None:
-    """A scan over stacked chunks is a loop over steps; ``layer.step`` is its function.
-
-    Issue, frameworks: adapters for a scan over chunks, one compiled step for any length.
-    """
+    """A scan over stacked chunks is a loop over steps; ``layer.step`` is its function."""
     scan = transform(backend, "scan")
     chunks = chunks_of(2)
     want_state, want = step_by_step(backend, name, chunks)
@@ -183,10 +177,7 @@ def test_scan_equals_steps(backend: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_vmap_equals_a_loop(backend: Any, name: str) -> None:
-    """Mapping a step over copies of a layer is a loop over them.
-
-    Issue, frameworks: vmap gives the eager result.
-    """
+    """Mapping a step over copies of a layer is a loop over them."""
     vmap = transform(backend, "vmap")
     layer, copies = LAYERS[name], 2
     own = [chunks_of(seed) for seed in range(copies)]
@@ -204,10 +195,7 @@ def test_vmap_equals_a_loop(backend: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_exported_step_equals_eager(backend: Any, name: str) -> None:
-    """A step that was written out and read back does the same.
-
-    Issue, frameworks: export gives the eager result.
-    """
+    """A step that was written out and read back does the same."""
     export = transform(backend, "export")
     layer, chunks = LAYERS[name], chunks_of(3)
     want_state, want = step_by_step(backend, name, chunks)
@@ -222,10 +210,7 @@ def test_exported_step_equals_eager(backend: Any, name: str) -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_gradient_by_values_agrees_with_differences(backend: Any, name: str) -> None:
-    """Where entries are evicted, the outputs are linear in the values: differences are exact.
-
-    Issue, frameworks: grad through chunks.
-    """
+    """Where entries are evicted, the outputs are linear in the values: differences are exact."""
     grad = transform(backend, "grad")
     layer, chunks = LAYERS[name], chunks_of(4)
     rng = np.random.default_rng(5)
@@ -254,7 +239,7 @@ def test_gradient_by_values_agrees_with_differences(backend: Any, name: str) -> 
 def test_gradient_is_that_of_full_attention(backend: Any) -> None:
     """While nothing is evicted, gradients reach every query, key and value, waiting ones too.
 
-    Issue, frameworks: the paper's Q memory stops the gradient, ours must not.
+    The paper's Q memory stops the gradient, ours must not.
     """
     grad = transform(backend, "grad")
     steps, delay = 4, 6

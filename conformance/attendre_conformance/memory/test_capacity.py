@@ -41,7 +41,7 @@ def inserted_items(chunk: Chunk, row: int, head: int | None = None) -> Counter[A
 def test_capacity_is_never_exceeded(backend: Any, data: st.DataObject) -> None:
     """A memory never holds more than M entries (M + S when the present chunk is visible).
 
-    SPEC, laws: capacity is never exceeded; rows 2 and 3.
+    Specification, laws: capacity is never exceeded; rows 2 and 3.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     runner = Runner.of(backend, one)
@@ -68,7 +68,7 @@ def test_capacity_is_never_exceeded(backend: Any, data: st.DataObject) -> None:
 def test_nothing_lost_nothing_twice(backend: Any, data: st.DataObject) -> None:
     """Kept + evicted = old + inserted, as multisets of positions, keys and values.
 
-    SPEC, laws: nothing lost, nothing twice.
+    Specification, laws: nothing lost, nothing twice.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     runner = Runner.of(backend, one)
@@ -94,7 +94,7 @@ def test_nothing_lost_nothing_twice(backend: Any, data: st.DataObject) -> None:
 def test_settle_hands_back_what_it_cuts(backend: Any) -> None:
     """Settling a visible memory keeps the best M and returns the others.
 
-    SPEC, row 3.
+    Specification, row 3.
     """
     one = EVERY["visible-lra"]
     runner = Runner.of(backend, one)
@@ -120,10 +120,7 @@ PINNED = [EVERY["pinned-lfa"], EVERY["recent-lra"]]
 @law()
 @given(data=st.data())
 def test_pinned_are_never_evicted(backend: Any, data: st.DataObject) -> None:
-    """An entry pinned by flag or by position stays, as long as all pinned ones fit.
-
-    Issue: pinned positions (a system prompt, the question).
-    """
+    """An entry pinned by flag or by position stays, as long as all pinned ones fit."""
     one, stream = data.draw(case_and_stream(PINNED), label="case and stream")
     runner = Runner.of(backend, one)
     state = runner.init(stream.shape)
@@ -149,7 +146,7 @@ def test_pinned_are_never_evicted(backend: Any, data: st.DataObject) -> None:
 def test_sinks_are_never_evicted(backend: Any, data: st.DataObject) -> None:
     """The first entries of every row stay for ever under AttentionSink; the rest is FIFO.
 
-    SPEC, row 14.
+    Specification, row 14.
     """
     cases = [EVERY["sink"], EVERY["sink-long-chunk"]]
     one, stream = data.draw(case_and_stream(cases), label="case and stream")
@@ -179,10 +176,7 @@ PROTECTED = [
 @law()
 @given(data=st.data())
 def test_recent_window_is_never_evicted(backend: Any, data: st.DataObject) -> None:
-    """The last W valid arrivals are present, whatever their scores.
-
-    Issue: a protected recent window.
-    """
+    """The last W valid arrivals are present, whatever their scores."""
     one, stream = data.draw(case_and_stream(PROTECTED), label="case and stream")
     runner = Runner.of(backend, one)
     state = runner.init(stream.shape)
@@ -207,7 +201,7 @@ VISIBLE = [EVERY[n] for n in ("visible-lra", "visible-lfa", "visible-sink", "rec
 def test_own_chunk_is_visible(backend: Any, data: st.DataObject) -> None:
     """With present="visible" a chunk is attended in its own step, from at most M + S entries.
 
-    SPEC, row 3.
+    Specification, row 3.
     """
     one, stream = data.draw(case_and_stream(VISIBLE), label="case and stream")
     runner = Runner.of(backend, one)

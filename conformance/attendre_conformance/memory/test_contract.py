@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +32,7 @@ def one_step(backend: Any, one: Case, seed: int = 0) -> tuple[Any, Any, Any, Any
 def test_shapes_and_dtypes_of_a_step(backend: Any, one: Case) -> None:
     """State, evicted entries and outputs have the shapes and dtypes the API names.
 
-    API: memories; inserting S entries always returns S evicted slots plus valid.
+    Inserting S entries always returns S evicted slots plus valid.
     """
     runner, state, evicted, output = one_step(backend, one)
     shape = one.shape
@@ -79,10 +76,7 @@ def test_shapes_and_dtypes_of_a_step(backend: Any, one: Case) -> None:
 
 @EACH_OF_A_FEW
 def test_shapes_of_retrieved(backend: Any, one: Case) -> None:
-    """Retrieve returns (batch, queries, heads, K, ...), the similarity in the dtype of the keys.
-
-    API: retrieve.
-    """
+    """Retrieve returns (batch, queries, heads, K, ...), the similarity in the dtype of the keys."""
     runner, state, _, _ = one_step(backend, one)
     chunk = seeded(one.shape, np.random.default_rng(1)).chunks[0]
     k = 2
@@ -124,10 +118,7 @@ def test_state_is_a_named_tuple_of_arrays(backend: Any, one: Case) -> None:
 
 
 def test_specs_are_compared_by_value() -> None:
-    """Memories and policies are frozen, hashable and equal when their values are.
-
-    API: frozen dataclasses, hashable, compared by value.
-    """
+    """Memories and policies are frozen, hashable and equal when their values are."""
     for one in CASES:
         twin = one.but()
         assert twin.memory == one.memory, f"{one.memory} differs from its own copy"
@@ -137,10 +128,7 @@ def test_specs_are_compared_by_value() -> None:
 
 
 def test_positions_count_on_by_default(backend: Any) -> None:
-    """Without positions the entries of each row count on; without valid all are real.
-
-    API: insert and attend.
-    """
+    """Without positions the entries of each row count on; without valid all are real."""
     memory = at.KeyValueMemory(size=5)
     runner = Runner(backend, memory)
     state = runner.init(MHA)
@@ -157,10 +145,7 @@ def test_positions_count_on_by_default(backend: Any) -> None:
 
 
 def test_metadata_travels_with_the_entries(backend: Any) -> None:
-    """Auxiliary arrays are stored, evicted and retrieved beside their entries.
-
-    Issue, build 4.
-    """
+    """Auxiliary arrays are stored, evicted and retrieved beside their entries."""
     memory = at.KeyValueMemory(size=5, policy=at.LFU())
     aux = {"document": np.asarray([[4, 5], [6, 7]], dtype=np.int32)}
     runner = Runner(backend, memory)
@@ -197,10 +182,7 @@ def test_metadata_travels_with_the_entries(backend: Any) -> None:
 
 
 def test_values_may_be_wider_than_keys(backend: Any) -> None:
-    """The width of a value need not be that of a key.
-
-    API: init(value_dim=...).
-    """
+    """The width of a value need not be that of a key."""
     memory = at.KeyValueMemory(size=3)
     xp = backend.xp
     state = memory.init(batch=1, heads=1, head_dim=4, xp=xp, dtype=xp.float32, value_dim=6)
@@ -215,10 +197,7 @@ def test_values_may_be_wider_than_keys(backend: Any) -> None:
 
 
 def test_double_precision(backend: Any) -> None:
-    """A float64 memory computes and scores in float64.
-
-    API: init(dtype=...).
-    """
+    """A float64 memory computes and scores in float64."""
     if "float64" not in backend.capabilities:
         pytest.skip(f'backend {backend.name!r} does not list "float64" among its capabilities')
     memory = at.KeyValueMemory(size=3, policy=at.LRA("sum"))
@@ -238,7 +217,7 @@ def test_double_precision(backend: Any) -> None:
 def test_bytes_are_known_beforehand(backend: Any, one: Case) -> None:
     """The estimate of the bytes equals what a state takes, and a budget is kept.
 
-    Issue, build 4: a capacity given in bytes; an estimate before anything is allocated.
+    A capacity given in bytes; an estimate before anything is allocated.
     """
     runner = Runner.of(backend, one)
     shape = one.shape
@@ -260,7 +239,7 @@ def test_bytes_are_known_beforehand(backend: Any, one: Case) -> None:
 def test_frozen_memory_warns(backend: Any) -> None:
     """A memory that refuses most newcomers says so when it is asked for a report.
 
-    Issue, build 3: the admitted share, with a warning when it freezes.
+    The admitted share, with a warning when it freezes.
     """
     memory = at.KeyValueMemory(size=2, policy=at.LFA(0.0, at.ConstantScore(-100.0)))
     runner = Runner(backend, memory)
@@ -291,10 +270,7 @@ class LowestPosition(at.Policy):
 
 
 def test_own_policy_is_accepted(backend: Any) -> None:
-    """A user's policy is one small class, registered nowhere, accepted everywhere.
-
-    API: a user's own policy.
-    """
+    """A user's policy is one small class, registered nowhere, accepted everywhere."""
     memory = at.KeyValueMemory(size=3, policy=LowestPosition())
     runner = Runner(backend, memory)
     state = memory.init(batch=1, heads=1, head_dim=4, xp=backend.xp, dtype=backend.xp.float32)
@@ -306,92 +282,3 @@ def test_own_policy_is_accepted(backend: Any) -> None:
     now = runner.numpy(state)
     got = sorted(now.position[now.valid].tolist())
     assert got == [0, 1, 5], f"kept {got}, the policy keeps the lowest positions [0, 1, 5]"
-
-
-def test_backend_record(backend: Any) -> None:
-    """The record keeps its promises: names, conversions there and back, what is concrete.
-
-    Docs: Backend.
-    """
-    assert isinstance(backend.name, str), f"name is {backend.name!r}"
-    assert backend.name, "the name is empty"
-    for array in (
-        np.asarray([[1.5, -2.0]], dtype=np.float32),
-        np.asarray([1, -2, 3], dtype=np.int32),
-        np.asarray([True, False]),
-        np.zeros((0, 2), dtype=np.float32),
-    ):
-        there = backend.from_numpy(array)
-        assert isinstance(there, backend.array_types), (
-            f"from_numpy gave {type(there)}, which is not one of {backend.array_types}"
-        )
-        back = np.asarray(backend.to_numpy(there))
-        assert back.dtype == array.dtype, f"{array.dtype} came back as {back.dtype}"
-        assert np.array_equal(back, array), f"{array.tolist()} came back as {back.tolist()}"
-        assert at.backend_of(there).name == backend.name, (
-            f"{type(there)} is taken for an array of {at.backend_of(there).name}"
-        )
-        assert at.namespace_of(there) is backend.xp, "namespace_of does not give the backend's xp"
-    assert isinstance(backend.capabilities, frozenset), f"{type(backend.capabilities)}"
-    doubled = backend.compile(lambda x: x + x)(backend.from_numpy(np.asarray([1.0, 2.0], "f4")))
-    got = np.asarray(backend.to_numpy(doubled)).tolist()
-    assert got == [2.0, 4.0], f"compile(x + x) gave {got}"
-
-
-def test_every_law_runs_on_all_streams(request: pytest.FixtureRequest) -> None:
-    """Every test of this suite that draws its input is a law, with as many streams as all others.
-
-    About this suite: 200 streams a law, or as many as were asked for.
-    """
-    ours = [item for item in request.session.items if item.get_closest_marker("attendre_profile")]
-    tests = {item.name: getattr(item, "function", None) for item in ours}
-    drawn = {name: test for name, test in tests.items() if hasattr(test, "hypothesis")}
-    others = [name for name, test in drawn.items() if not hasattr(test, "attendre_law")]
-    assert not others, f"without @law(): {others}"
-
-
-LIBRARIES = {"torch": "torch", "jax": "jax", "array_api_strict": "array_api_strict"}
-
-
-def test_importing_the_core_imports_no_library() -> None:
-    """Importing attendre_core loads neither jax nor torch nor array-api-strict.
-
-    Style: dependencies of the core; a subprocess proves it.
-    """
-    loaded = modules_after("import attendre_core")
-    assert not loaded, f"import attendre_core also imported {loaded}"
-
-
-def test_no_other_library_is_imported(backend: Any) -> None:
-    """Working on one library does not import another.
-
-    Style: never imports a framework the user has not.
-    """
-    if backend.name not in ("numpy", *LIBRARIES):
-        pytest.skip(f"what {backend.name!r} imports for itself is its own affair")
-    loaded = modules_after(
-        f"""
-import numpy as np
-import attendre_core as at
-found = at.backend({backend.name!r})
-memory = at.KeyValueMemory(size=3, policy=at.LFA())
-state = memory.init(batch=1, heads=1, head_dim=4, xp=found.xp, dtype=found.xp.float32)
-key = found.from_numpy(np.ones((1, 2, 1, 4), dtype=np.float32))
-state, _ = memory.insert(state, key, key)
-memory.attend(state, key, top_k=2)
-"""
-    )
-    others = loaded - {LIBRARIES.get(backend.name)}
-    assert not others, f"working on {backend.name} also imported {sorted(others)}"
-
-
-def modules_after(code: str) -> set[str]:
-    """Run code in a new Python and return which of the array libraries it imported."""
-    code += "\nimport sys\nprint(*[n for n in ('torch', 'jax', 'array_api_strict')"
-    code += " if n in sys.modules])\n"
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return set(done.stdout.split())

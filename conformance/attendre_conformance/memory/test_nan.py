@@ -33,7 +33,7 @@ VISIBLE = [EVERY[n] for n in ("visible-lra", "visible-lfa", "visible-sink", "rec
 def test_broken_entries_are_refused(backend: Any, data: st.DataObject) -> None:
     """Unchecked, an entry with NaN or infinity is handed back, and all else is as without it.
 
-    Issue, bad input: NaN never spreads silently from one slot to others.
+    NaN never spreads silently from one slot to others.
     """
     one, stream = data.draw(case_and_stream(SOME), label="case and stream")
     number = data.draw(st.sampled_from(BROKEN), label="broken number")
@@ -106,7 +106,7 @@ def ways(backend: Any) -> list[bool]:
 def test_nothing_is_lost_when_entries_break(backend: Any, data: st.DataObject) -> None:
     """Kept + evicted = old + inserted, broken entries included, and what is kept is finite.
 
-    Laws: nothing lost, nothing twice; issue, bad input: NaN never spreads silently.
+    Laws: nothing lost, nothing twice. NaN never spreads silently.
     """
     compiled = data.draw(st.sampled_from(ways(backend)), label="compiled")
     cases = EACH[:2] if compiled and len(ways(backend)) > 1 else EACH
@@ -155,7 +155,7 @@ def test_nothing_is_lost_when_entries_break(backend: Any, data: st.DataObject) -
 def test_the_best_stays_in_the_stead_of_a_broken_one(backend: Any, data: st.DataObject) -> None:
     """With a visible chunk, as many stay longer as broke, and no others than the best.
 
-    SPEC, row 3: the pool attended never exceeds M + S; as many come back as went in.
+    Specification, row 3: the pool attended never exceeds M + S; as many come back as went in.
     """
     one, stream = data.draw(case_and_stream(VISIBLE, min_steps=2), label="case and stream")
     count = data.draw(st.integers(1, 2), label="broken entries of a row")
@@ -205,7 +205,7 @@ def rank_of(one: Any, evicted: Any, row: int) -> dict[int, tuple[float, int]]:
 def test_broken_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Whatever stands in padding, NaN and infinity included, nobody ever reads it.
 
-    SPEC, row 16; issue, bad input: NaN never spreads silently.
+    Specification, row 16: NaN never spreads silently.
     """
     one, stream = data.draw(case_and_stream(EACH), label="case and stream")
     number = data.draw(st.sampled_from(BROKEN), label="what stands in padding")
@@ -227,7 +227,7 @@ def test_broken_padding_changes_nothing(backend: Any, data: st.DataObject) -> No
 def test_broken_queries_score_nothing(backend: Any, data: st.DataObject) -> None:
     """Unchecked, a query with NaN or infinity changes nothing but its own output.
 
-    Issue, bad input: NaN never spreads silently.
+    NaN never spreads silently.
     """
     one, stream = data.draw(case_and_stream(SOME), label="case and stream")
     number = data.draw(st.sampled_from(BROKEN), label="broken number")
@@ -259,7 +259,7 @@ def test_checked_numbers_raise_and_leave_the_state_usable(
 ) -> None:
     """Eager code raises NonFiniteError, and the caller's state goes on as if nothing happened.
 
-    Issue, bad input: a failed call leaves the caller's state usable.
+    A failed call leaves the caller's state usable.
     """
     drawn = case_and_stream(SOME[:2], padding=False, query_mode="own")
     one, stream = data.draw(drawn, label="case and stream")

@@ -42,7 +42,7 @@ WHOLE = [EVERY["lru"], EVERY["lfu-gqa"], EVERY["lfa-0"]]
 def test_top_k_of_everything_is_no_top_k(backend: Any, data: st.DataObject) -> None:
     """K = M retrieves everything: the same as no top K.
 
-    SPEC, laws: K=M = no top K.
+    Specification, laws: K=M = no top K.
     """
     one, stream = data.draw(case_and_stream(WHOLE), label="case and stream")
     everything = Runner(backend, one.memory, None, one.causal).run(stream)
@@ -55,7 +55,7 @@ def test_top_k_of_everything_is_no_top_k(backend: Any, data: st.DataObject) -> N
 def test_gather_is_threshold(backend: Any, data: st.DataObject) -> None:
     """Gathering K keys per query, as the paper does, equals selecting by threshold and masking.
 
-    Issue, build 5: offer both, prove them equal; SPEC row 17.
+    Offer both, prove them equal; Specification, row 17.
     """
     exact = data.draw(st.booleans(), label="dyadic numbers")
     one, stream = data.draw(case_and_stream(TOP_K, exact=exact), label="case and stream")
@@ -69,7 +69,7 @@ def test_gather_is_threshold(backend: Any, data: st.DataObject) -> None:
 def test_attend_is_softmax_over_retrieved(backend: Any, data: st.DataObject) -> None:
     """Attend gives the softmax of the retrieved similarities over the retrieved values.
 
-    SPEC, row 17: the similarity is reused.
+    Specification, row 17: the similarity is reused.
     """
     one, stream = data.draw(case_and_stream(TOP_K), label="case and stream")
     runner = Runner.of(backend, one)
@@ -96,10 +96,7 @@ def test_attend_is_softmax_over_retrieved(backend: Any, data: st.DataObject) -> 
 @law()
 @given(data=st.data())
 def test_index_names_the_slot(backend: Any, data: st.DataObject) -> None:
-    """The index of a retrieved entry names the slot in which it is stored.
-
-    Issue, build 5.
-    """
+    """The index of a retrieved entry names the slot in which it is stored."""
     one, stream = data.draw(case_and_stream(TOP_K[:2], max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
     state = runner.init(stream.shape)
@@ -134,7 +131,7 @@ APPROXIMATE = case(
 def test_approximate_is_a_subset_of_exact(backend: Any, data: st.DataObject) -> None:
     """Approximate retrieval selects only what belongs to the top K, and never nothing.
 
-    Issue, build 5: an approximate mode with a stated recall. (Entries equal to the K-th best
+    An approximate mode with a stated recall. (Entries equal to the K-th best
     belong to the top K as much as it does.)
     """
     exact = data.draw(st.booleans(), label="dyadic numbers")
@@ -175,10 +172,7 @@ def test_approximate_is_a_subset_of_exact(backend: Any, data: st.DataObject) -> 
 @law()
 @given(data=st.data())
 def test_kernels_equal_the_generic_path(backend: Any, data: st.DataObject) -> None:
-    """The backend's own kernels give what the generic path in standard functions gives.
-
-    Issue, build 2: a switch that forces the generic path so that both can be compared.
-    """
+    """The backend's own kernels give what the generic path in standard functions gives."""
     if not backend.kernels:
         pytest.skip(f"backend {backend.name!r} has no kernels of its own")
     cases = [one for one in CORE if one.name in KERNEL_CASES]

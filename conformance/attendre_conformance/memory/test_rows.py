@@ -88,7 +88,7 @@ def assert_scores_agree(state: Any, state2: Any, b: int, c: int, g: int | None, 
 def test_rows_are_independent(backend: Any, data: st.DataObject) -> None:
     """What happens in one row does not depend on what is in the others.
 
-    SPEC, laws: rows of a batch do not influence each other.
+    Specification, laws: rows of a batch do not influence each other.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     seed = data.draw(st.integers(0, 2**16), label="seed of the other rows")
@@ -129,7 +129,7 @@ def splice(base: Chunk, source: Chunk, rows: list[int]) -> Chunk:
 def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> None:
     """Permuting the rows of a batch permutes everything that comes out.
 
-    SPEC, laws: permuting rows permutes results.
+    Specification, laws: permuting rows permutes results.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     rows = list(range(stream.shape.batch))
@@ -146,7 +146,7 @@ def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> N
 def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -> None:
     """Whatever numbers stand in padding entries and padding queries, nothing changes.
 
-    SPEC, row 16.
+    Specification, row 16.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     number = data.draw(st.sampled_from((0.0, -3e4, 1e30)), label="what stands in the padding")
@@ -161,7 +161,7 @@ def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -
 def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Padding on the left, on the right or in between, of any amount, changes nothing.
 
-    SPEC, laws: padding, on any side and of any amount, changes nothing; row 16.
+    Specification, laws: padding, on any side and of any amount, changes nothing; row 16.
     """
     one, stream = data.draw(case_and_stream(FEW, max_steps=3), label="case and stream")
     extra = 3
@@ -198,7 +198,7 @@ def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) ->
 def test_chunk_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """A chunk that is all padding evicts nothing, attends to nothing and changes no state.
 
-    SPEC, row 16.
+    Specification, row 16.
     """
     one, stream = data.draw(case_and_stream(CORE, max_steps=4), label="case and stream")
     runner = Runner.of(backend, one)
@@ -232,10 +232,7 @@ def test_chunk_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> 
 @law()
 @given(data=st.data())
 def test_reset_row_is_a_fresh_row(backend: Any, data: st.DataObject) -> None:
-    """A row that was reset goes on as a new one; the others go on as if nothing had happened.
-
-    Issue: reset of single rows.
-    """
+    """A row that was reset goes on as a new one; the others go on as if nothing had happened."""
     one, first = data.draw(case_and_stream(FEW, max_steps=2), label="case and first stream")
     second = data.draw(streams(one.shape, max_steps=2, first=100), label="second stream")
     chosen = data.draw(
@@ -257,10 +254,7 @@ def test_reset_row_is_a_fresh_row(backend: Any, data: st.DataObject) -> None:
 @law()
 @given(data=st.data())
 def test_reorder_takes_rows_with_everything(backend: Any, data: st.DataObject) -> None:
-    """Reordering rows (with repeats, as in beam search) takes their whole past along.
-
-    Issue: reorder of rows (beam search).
-    """
+    """Reordering rows (with repeats, as in beam search) takes their whole past along."""
     one, first = data.draw(case_and_stream(FEW, max_steps=2), label="case and first stream")
     second = data.draw(streams(one.shape, max_steps=2, first=100), label="second stream")
     batch = one.shape.batch

@@ -28,7 +28,7 @@ EAGER = [EVERY[n] for n in ("lru", "lfa-0")]
 def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
     """No call changes the state, or any array, that was passed in.
 
-    SPEC, laws: the input state of a step is unchanged after it, unless explicitly donated.
+    Specification, laws: the input state of a step is unchanged after it, unless explicitly donated.
     """
     one, stream = data.draw(case_and_stream(FEW, max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
@@ -58,7 +58,7 @@ def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
 def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
     """Keys, values, positions and queries are not written to, not even when donating.
 
-    SPEC, laws: pure functions.
+    Specification, laws: pure functions.
     """
     one, stream = data.draw(case_and_stream(EAGER, max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
@@ -80,7 +80,7 @@ def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
 def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
     """Donating the state changes where results are written, not what they are.
 
-    SPEC, laws: unless it was explicitly donated.
+    Specification, laws: unless it was explicitly donated.
     """
     one, stream = data.draw(case_and_stream(FEW), label="case and stream")
     runner = Runner.of(backend, one)
@@ -100,7 +100,7 @@ def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
 def test_saved_and_restored_goes_on_the_same(backend: Any, data: st.DataObject) -> None:
     """Save, restore and go on = never stopped, bit for bit.
 
-    SPEC, laws: save, restore and go on.
+    Specification, laws: save, restore and go on.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     cut = data.draw(st.integers(0, len(stream.chunks)), label="where it stops")
@@ -123,7 +123,7 @@ def test_saved_and_restored_goes_on_the_same(backend: Any, data: st.DataObject) 
 def test_state_goes_on_in_another_library(backend: Any, data: st.DataObject) -> None:
     """A state can be moved to NumPy and back, and go on there, to float tolerance.
 
-    SPEC, laws: also when restored in another framework.
+    Specification, laws: also when restored in another framework.
     """
     one, stream = data.draw(case_and_stream(FEW), label="case and stream")
     cut = data.draw(st.integers(0, len(stream.chunks)), label="where it moves")

@@ -52,7 +52,7 @@ COMPILED = [one for one in CASES if one.name in NAMES] + [
 def test_compiled_equals_eager(backend: Any, one: Case) -> None:
     """A compiled step keeps and evicts the same entries as an eager one, with close numbers.
 
-    SPEC, laws: kept index sets are identical eager and compiled, ties included.
+    Specification, laws: kept index sets are identical eager and compiled, ties included.
     """
     eager = Runner.of(backend, one, compiled=False)
     fast = Runner.of(backend, one, compiled=True)
@@ -88,7 +88,7 @@ def test_compiled_equals_eager(backend: Any, one: Case) -> None:
 def test_compiled_retrieve_equals_eager(backend: Any) -> None:
     """Compiled retrieval returns the same entries in the same order.
 
-    SPEC, row 17.
+    Specification, row 17.
     """
     one = case("retrieve", MHA, at.LRU())
     eager = Runner.of(backend, one, compiled=False)
@@ -107,7 +107,7 @@ def test_compiled_retrieve_equals_eager(backend: Any) -> None:
 def test_compiled_queue_equals_eager(backend: Any) -> None:
     """A compiled data-only memory delays as an eager one does.
 
-    SPEC, rows 19 and 20.
+    Specification, rows 19 and 20.
     """
     queue = at.DataOnlyMemory(size=3)
     shape = Shape("queue", 2, 2, 3, 1, 1, 4, None)
@@ -137,7 +137,7 @@ def test_compiled_queue_equals_eager(backend: Any) -> None:
 def test_compiled_code_refuses_broken_entries(backend: Any) -> None:
     """In compiled code an entry with NaN is handed back and touches nothing else.
 
-    Issue, bad input: NaN never spreads silently from one slot to others.
+    NaN never spreads silently from one slot to others.
     """
     one = case("broken", MHA, at.LFA(0.0))
     fast = Runner.of(backend, one, compiled=True)

@@ -39,6 +39,8 @@ SCHEMES: dict[str, tuple[Any, ...]] = {
         at.InCache(at.T5Bias(8, 16)),
     ),
 }
+#: The same, one by one.
+EVERY = {f"{family}-{n}": one for family in SCHEMES for n, one in enumerate(SCHEMES[family])}
 
 
 def scheme_rule(encoding: Any) -> SchemeRule:

@@ -43,10 +43,7 @@ class Untouched:
 @law()
 @given(data=st.data())
 def test_run_gives_every_position_back_in_its_place(backend: Any, data: st.DataObject) -> None:
-    """Whatever N, M, chunk length and end of each row: nothing missing, nothing moved.
-
-    Issue, build 3: results come back in input order with nothing missing.
-    """
+    """Whatever N, M, chunk length and end of each row: nothing missing, nothing moved."""
     sizes = ((2, 6), (0, 5), (7, 8), (1, 4), (3, 9), (5, 7))
     most = 1 if compiles(backend) else 3
     pairs = st.lists(st.sampled_from(few(backend, sizes, 2)), min_size=1, max_size=most)
@@ -81,7 +78,7 @@ def test_run_gives_every_position_back_in_its_place(backend: Any, data: st.DataO
 def test_run_equals_steps(backend: Any, data: st.DataObject) -> None:
     """Run gives what its steps, drained or flushed by hand, give.
 
-    SPEC, rows 22-24; chunks longer than the input included.
+    Specification, rows 22-24; chunks longer than the input included.
     """
     count, seq, finish = data.draw(
         mixtures(backend, (1, 1, 2), (3, 4, 1, 2, 11), ("flush", "drain"), most=2),
@@ -99,10 +96,7 @@ def test_run_equals_steps(backend: Any, data: st.DataObject) -> None:
 
 
 def test_run_takes_a_step_of_the_caller() -> None:
-    """A step given to run, such as a compiled one, is called once for each chunk.
-
-    Issue, build 3: pure and scan-shaped.
-    """
+    """A step given to run, such as a compiled one, is called once for each chunk."""
     numpy = at.backend("numpy")
     runner = StackRunner(numpy, at.Stack(SMALL[:1]), blocks_for(KINDS[:1]))
     called = []
