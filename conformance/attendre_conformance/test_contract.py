@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import attendre_core as at
+from attendre_core.backend import backend_of, namespace_of
 
 pytestmark = pytest.mark.attendre_profile("contract")
 
@@ -32,10 +32,10 @@ def test_backend_record(backend: Any) -> None:
         back = np.asarray(backend.to_numpy(there))
         assert back.dtype == array.dtype, f"{array.dtype} came back as {back.dtype}"
         assert np.array_equal(back, array), f"{array.tolist()} came back as {back.tolist()}"
-        assert at.backend_of(there).name == backend.name, (
-            f"{type(there)} is taken for an array of {at.backend_of(there).name}"
+        assert backend_of(there).name == backend.name, (
+            f"{type(there)} is taken for an array of {backend_of(there).name}"
         )
-        assert at.namespace_of(there) is backend.xp, "namespace_of does not give the backend's xp"
+        assert namespace_of(there) is backend.xp, "namespace_of does not give the backend's xp"
     assert isinstance(backend.capabilities, frozenset), f"{type(backend.capabilities)}"
     doubled = backend.compile(lambda x: x + x)(backend.from_numpy(np.asarray([1.0, 2.0], "f4")))
     got = np.asarray(backend.to_numpy(doubled)).tolist()
@@ -71,7 +71,8 @@ def test_no_other_library_is_imported(backend: Any) -> None:
         f"""
 import numpy as np
 import attendre_core as at
-found = at.backend({backend.name!r})
+from attendre_core.backend import backend
+found = backend({backend.name!r})
 memory = at.KeyValueMemory(size=3, policy=at.LFA())
 state = memory.init(batch=1, heads=1, head_dim=4, xp=found.xp, dtype=found.xp.float32)
 key = found.from_numpy(np.ones((1, 2, 1, 4), dtype=np.float32))

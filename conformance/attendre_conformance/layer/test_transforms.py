@@ -15,6 +15,7 @@ import pytest
 import attendre_core as at
 from attendre_conformance import comparing
 from attendre_conformance.running import compiles, from_numpy, to_numpy
+from attendre_core.layer import LayerState
 from attendre_core.tree import tree_map
 
 pytestmark = pytest.mark.attendre_profile("transforms")
@@ -51,7 +52,8 @@ def chunks_of(seed: int, steps: int = STEPS, padding: bool = True) -> Any:
 
 def start_of(backend: Any, layer: Any) -> Any:
     """Return an empty state."""
-    return layer.init(B, H, G, D, carry_dim=CARRY, xp=backend.xp, dtype=backend.xp.float32, chunk=S)
+    sizes = {"batch": B, "heads": H, "kv_heads": G, "head_dim": D, "carry_dim": CARRY}
+    return layer.init(**sizes, xp=backend.xp, dtype=backend.xp.float32, chunk=S)
 
 
 def at_place(tree: Any, number: int) -> Any:
@@ -203,7 +205,7 @@ def test_exported_step_equals_eager(backend: Any, name: str) -> None:
     step = export(_step(layer), state, from_numpy(backend, at_place(chunks, 0)))
     for number in range(STEPS):
         state, out = step(state, from_numpy(backend, at_place(chunks, number)))
-        assert type(state) is at.LayerState, f"{name}: the state came back as {type(state)}"
+        assert type(state) is LayerState, f"{name}: the state came back as {type(state)}"
         assert_equal(to_numpy(backend, out), want[number], f"{name}, step {number}")
     assert_equal(to_numpy(backend, state), want_state, f"{name}, last state")
 

@@ -11,6 +11,7 @@ import pytest
 
 import attendre_core as at
 from attendre_conformance.running import from_numpy
+from attendre_core.backend import backend as look_up
 
 B, S, M, G, H, D = 2, 3, 5, 2, 4, 4
 
@@ -87,7 +88,7 @@ def two_libraries(scene: Scene) -> Any:
     """Pass arrays of another library than the state's."""
     name = "array_api_strict" if scene.backend.name == "numpy" else "numpy"
     try:
-        other = at.backend(name)
+        other = look_up(name)
     except at.ConfigError:
         pytest.skip(f"there is no other library than {scene.backend.name} installed")
     key = other.from_numpy(scene.key)

@@ -15,6 +15,7 @@ from attendre_conformance.memory.mistakes import ATTEND, DTYPE, INSERT, Mistake,
 from attendre_conformance.memory.wrong_arrays import WRONG_ARRAYS
 from attendre_conformance.memory.wrong_settings import WRONG_SETTINGS
 from attendre_conformance.running import to_numpy
+from attendre_core.backend import backend as look_up
 
 pytestmark = pytest.mark.attendre_profile("eager")
 
@@ -41,7 +42,7 @@ def test_mistake_is_explained(backend: Any, mistake: Mistake) -> None:
     if mistake.name == "two-libraries":
         return
     with pytest.raises(mistake.error) as on_numpy:
-        mistake.make(Scene(at.backend("numpy")))
+        mistake.make(Scene(look_up("numpy")))
     assert message == str(on_numpy.value), (
         f"{mistake.name}: {backend.name} says {message!r}, numpy says {str(on_numpy.value)!r}"
     )
@@ -70,5 +71,5 @@ def test_state_is_usable_after_a_mistake(backend: Any, mistake: Mistake) -> None
 def test_unknown_backend_is_explained() -> None:
     """Asking for a backend that is not there names those that are."""
     with pytest.raises(at.ConfigError, match="numpy") as caught:
-        at.backend("no-such-library")
+        look_up("no-such-library")
     assert "no-such-library" in str(caught.value), str(caught.value)

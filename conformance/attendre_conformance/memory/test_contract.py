@@ -13,6 +13,7 @@ from attendre_conformance.memory.cases import CASES, CORE, EVERY, Case
 from attendre_conformance.memory.running import Runner
 from attendre_conformance.memory.streams import MHA, seeded
 from attendre_conformance.running import from_numpy, to_numpy
+from attendre_core.backend import backend_of, namespace_of
 
 pytestmark = pytest.mark.attendre_profile("contract")
 
@@ -112,7 +113,7 @@ def test_state_is_a_named_tuple_of_arrays(backend: Any, one: Case) -> None:
     for name in state._fields:
         leaf = getattr(state, name)
         if leaf is not None:
-            found = at.backend_of(leaf).name
+            found = backend_of(leaf).name
             assert found == backend.name, f"state.{name} belongs to {found}, not {backend.name}"
     assert not runner.numpy(state.valid).any(), "a new state holds valid entries"
 
@@ -265,7 +266,7 @@ class LowestPosition(at.Policy):
 
     def priority(self, stored: Any) -> Any:
         """Rank by position, the lowest kept."""
-        xp = at.namespace_of(stored.score)
+        xp = namespace_of(stored.score)
         return xp.astype(-stored.position, stored.score.dtype)
 
 

@@ -16,6 +16,7 @@ from attendre_conformance.memory.cases import case
 from attendre_conformance.memory.running import Runner, kept
 from attendre_conformance.memory.streams import MHA, Chunk, Shape, Stream, scattered, streams
 from attendre_conformance.options import law
+from attendre_core.backend import backend as look_up
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -113,7 +114,7 @@ def test_random_ties_are_the_same_everywhere(backend: Any, data: st.DataObject) 
     stream = data.draw(streams(MHA), label="stream")
     one = TIED.but(ties=at.RandomTies(seed))
     got, _, _ = Runner.of(backend, one).run(stream)
-    want, _, _ = Runner.of(at.backend("numpy"), one).run(stream)
+    want, _, _ = Runner.of(look_up("numpy"), one).run(stream)
     assert kept(got) == kept(want), (
         f"seed {seed}: {backend.name} keeps {kept(got)}, numpy keeps {kept(want)}"
     )

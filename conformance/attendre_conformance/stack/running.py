@@ -107,12 +107,19 @@ class StackRunner:
 
     def init(self, batch: int, seq: int, documents: bool = False) -> Any:
         """Return empty states."""
+        xp = self.backend.xp
         return self.stack.init(
-            batch, HEADS, KV_HEADS, HEAD_DIM, WIDTH, self.backend.xp, self.backend.xp.float32,
+            batch=batch,
+            heads=HEADS,
+            kv_heads=KV_HEADS,
+            head_dim=HEAD_DIM,
+            carry_dim=WIDTH,
+            xp=xp,
+            dtype=xp.float32,
             documents=documents,
             metadata=(self.backend.from_numpy(np.zeros((batch, 1), dtype=np.int32)),),
             chunk=seq,
-        )  # fmt: skip
+        )
 
     def function(self, name: str, length: int = 0) -> Callable[..., Any]:
         """Return step, flush or drain as a function of arrays alone."""

@@ -24,6 +24,7 @@ from attendre_conformance.stack.cases import (
     whole_run,
 )
 from attendre_conformance.stack.running import HEAD_DIM, HEADS, KINDS, KV_HEADS, StackRunner, inputs
+from attendre_core.backend import backend as look_up
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -97,7 +98,7 @@ def test_run_equals_steps(backend: Any, data: st.DataObject) -> None:
 
 def test_run_takes_a_step_of_the_caller() -> None:
     """A step given to run, such as a compiled one, is called once for each chunk."""
-    numpy = at.backend("numpy")
+    numpy = look_up("numpy")
     runner = StackRunner(numpy, at.Stack(SMALL[:1]), blocks_for(KINDS[:1]))
     called = []
 
