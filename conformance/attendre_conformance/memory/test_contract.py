@@ -222,15 +222,17 @@ def test_bytes_are_known_beforehand(backend: Any, one: Case) -> None:
     """
     runner = Runner.of(backend, one)
     shape = one.shape
-    state = runner.numpy(runner.init(shape, chunk=0))
+    state = runner.numpy(runner.init(shape))
     taken = sum(leaf.nbytes for leaf in state if leaf is not None)
-    told = one.memory.nbytes(shape.batch, shape.kv_heads, shape.head_dim, "float32")
+    told = one.memory.nbytes(
+        batch=shape.batch, heads=shape.kv_heads, head_dim=shape.head_dim, chunk=shape.seq
+    )
     assert told == taken, f"{one.memory}: nbytes says {told}, a state takes {taken}"
     for budget in (5_000, "64 KiB"):
         limit = budget if isinstance(budget, int) else 64 * 1024
         sized = at.KeyValueMemory.within_bytes(budget, batch=2, heads=2, head_dim=4)
-        told = sized.nbytes(2, 2, 4, "float32")
-        more = at.KeyValueMemory(size=sized.size + 1).nbytes(2, 2, 4, "float32")
+        told = sized.nbytes(batch=2, heads=2, head_dim=4)
+        more = at.KeyValueMemory(size=sized.size + 1).nbytes(batch=2, heads=2, head_dim=4)
         assert told <= limit < more, (
             f"within_bytes({budget!r}) made {sized.size} slots of {told} bytes in all; one more "
             f"would take {more}"

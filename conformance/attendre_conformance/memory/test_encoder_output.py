@@ -262,7 +262,7 @@ def test_mistakes_are_named(backend: Any) -> None:
         at.cross_attention(ones, two, two, valid)
     with pytest.raises(at.ConfigError, match="top_k is 0"):
         at.cross_attention(two, two, two, valid, top_k=0)
-    kv = at.KeyValueMemory(3, per_head=True).init(1, 2, 4, backend.xp, backend.xp.float32)
+    kv = at.KeyValueMemory(3, per_head=True).init(batch=1, heads=2, head_dim=4, xp=backend.xp)
     memory = at.EncoderOutputMemory(4)
     with pytest.raises(at.ShapeError, match="per_head=False"):
         memory.borrow(memory.init(1, 4, backend.xp, backend.xp.float32), kv)

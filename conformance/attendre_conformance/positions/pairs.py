@@ -11,17 +11,40 @@ from hypothesis import strategies as st
 from attendre_conformance import options
 from attendre_conformance.positions.cases import table_for
 from attendre_conformance.running import compiles, from_numpy
-from attendre_core.positions import Pairing
+from attendre_core import ops
+from attendre_core.backend import numbers
+from attendre_core.positions import Places
 
 BATCH, GROUPS, SHARE, QUERIES, SLOTS, DIM = options.rows, 2, 2, 3, 5, 8
 
 
+def pairs_of(encoding: Any, query: Any, key: Any, where: tuple[Any, ...], table: Any) -> Any:
+    """Set queries against keys under a scheme: what a memory does before it attends."""
+    query_at, query_valid, key_at, key_valid = where
+    if key_at.ndim == 2:
+        key_at, key_valid = key_at[:, None, :], key_valid[:, None, :]
+    places = Places(query_at[:, None, None, :], key_at, query_valid, key_valid)
+    encoded = encoding.encode(query, key, places, table)
+    return ops.Pairs(
+        query_position=places.query,
+        key_position=key_at,
+        query_valid=query_valid,
+        key_valid=key_valid,
+        order=numbers(key_at.shape[-1], key_at)[None, None, :],
+        terms=encoded.terms,
+        query_place=encoded.places.query,
+        key_place=encoded.places.key,
+        bias=encoded.bias,
+        near=encoded.near,
+    )
+
+
 @lru_cache(maxsize=64)
 def encoder(backend: Any, encoding: Any, compiled: bool) -> Any:
-    """Return a scheme as a function of arrays alone."""
+    """Return the logits under a scheme as a function of arrays alone."""
 
     def encode(query: Any, key: Any, where: Any, table: Any) -> Any:
-        return encoding.encode(query, key, Pairing(*where), table)
+        return ops.logits(pairs_of(encoding, query, key, where, table))
 
     return backend.compile(encode) if compiled else encode
 
@@ -31,12 +54,7 @@ def logits_of(backend: Any, encoding: Any, arrays: tuple[Any, ...], eager: bool 
     query, key, *where = from_numpy(backend, arrays)
     table = from_numpy(backend, table_for(encoding, GROUPS * SHARE))
     function = encoder(backend, encoding, compiles(backend) and not eager)
-    encoded = function(query, key, tuple(where), table)
-    if encoded.logits is not None:
-        return np.asarray(backend.to_numpy(encoded.logits))
-    q, k = (np.asarray(backend.to_numpy(x)) for x in (encoded.query, encoded.key))
-    logits = np.einsum("bgrqd,bgkd->bgrqk", q, k)
-    return logits if encoded.bias is None else logits + np.asarray(backend.to_numpy(encoded.bias))
+    return np.asarray(backend.to_numpy(function(query, key, tuple(where), table)))
 
 
 @st.composite

@@ -23,9 +23,11 @@ from attendre_conformance.positions.pairs import (
     SLOTS,
     logits_of,
     pairings,
+    pairs_of,
 )
 from attendre_conformance.running import from_numpy
-from attendre_core.positions import Pairing
+from attendre_core import ops
+from attendre_core.positions import Places
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -65,27 +67,53 @@ def test_scheme_equals_brute_force(backend: Any, family: str, data: st.DataObjec
 @law()
 @given(data=st.data())
 def test_sorted_keys_change_nothing(backend: Any, data: st.DataObject) -> None:
-    """A scheme that is told that its keys are sorted gives the same logits as for keys that are.
+    """Keys sorted by position get the logits, sums and outputs that they get in any other order.
 
-    Specification, row 31: LM-Infinite clamps pair by pair, however it goes about it.
+    Specification, row 31: LM-Infinite clamps pair by pair, however a kernel goes about it.
     """
     near = data.draw(st.sampled_from((0, 1, 3, 6, 15, 50)), label="n_local")
     per_head = data.draw(st.booleans(), label="positions per head")
-    query, key, *at_query, key_at, key_valid = data.draw(pairings(per_head, 30), label="pairs")
-    # Sorted by position, what is not real behind all others.
+    arrays = data.draw(pairings(per_head, 30), label="pairs")
+    *_, key_at, key_valid = arrays
+    # What is not real is behind all others.
     order = np.argsort(np.where(key_valid, key_at, 10**6), axis=-1, kind="stable")
-    key_at = np.take_along_axis(key_at, order, axis=-1)
-    key_valid = np.take_along_axis(key_valid, order, axis=-1)
-    arrays = (query, key, *at_query, key_at, key_valid)
-    encoding = at.LMInfinite(near)
-    q, k, *rest = from_numpy(backend, arrays)
-    encoded = encoding.encode(q, k, Pairing(*rest)._replace(key_sorted=True))
-    got = np.asarray(backend.to_numpy(encoded.logits))
-    want = logits_of(backend, encoding, arrays, eager=True)
-    keys = key_valid[:, :, None, None, :] if per_head else key_valid[:, None, None, None, :]
-    real = arrays[3][:, None, None, :, None] & keys
-    comparing.assert_close(
-        np.where(real, got, 0), np.where(real, want, 0), f"n_local={near}, sorted against not"
+    by_head = order if per_head else np.repeat(order[:, None, :], GROUPS, axis=1)
+    one = everything_of(backend, near, arrays)
+    query, key, query_at, query_valid, _, _ = arrays
+    two = everything_of(
+        backend,
+        near,
+        (
+            query,
+            np.take_along_axis(key, by_head[..., None], axis=2),
+            query_at,
+            query_valid,
+            np.take_along_axis(key_at, order, axis=-1),
+            np.take_along_axis(key_valid, order, axis=-1),
+        ),
+    )
+    where = f"LMInfinite({near}), sorted against not"
+    index = by_head[:, :, None, None, :]
+    want = np.take_along_axis(one[0], np.broadcast_to(index, one[0].shape), axis=-1)
+    comparing.assert_close(two[0], want, f"{where}: logits")
+    want = np.take_along_axis(one[1], np.broadcast_to(index[:, :, 0], one[1].shape), axis=-1)
+    comparing.assert_close(two[1], want, f"{where}: sums of logits")
+    comparing.assert_close(two[2], one[2], f"{where}: outputs")
+
+
+def everything_of(backend: Any, near: int, arrays: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    """Return logits of real pairs, their sums over queries, and outputs of real queries."""
+    query, key, *where = from_numpy(backend, arrays)
+    pairs = pairs_of(at.LMInfinite(near), query, key, tuple(where), None)
+    real = np.asarray(backend.to_numpy(ops.allowed_pairs(pairs)))
+    logits, sums, output = (
+        np.asarray(backend.to_numpy(x))
+        for x in (ops.logits(pairs), ops.sum_logits(pairs), ops.attend(pairs, key))
+    )
+    return (
+        np.where(real, logits, 0),
+        np.where(np.any(real, axis=3), sums, 0),
+        np.where(arrays[3][:, None, None, :, None], output, 0),
     )
 
 
@@ -156,14 +184,15 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
     query = backend.from_numpy(np.zeros((1, 1, 2, 1, 4), dtype=np.float32))
     key = backend.from_numpy(np.zeros((1, 1, 1, 4), dtype=np.float32))
     place = backend.from_numpy(np.zeros((1, 1), dtype=np.int32))
-    pairing = Pairing(place, place == 0, place, place == 0)
+    real = place == 0
+    pairing = Places(place[:, None, None, :], place[:, None, :], real, real[:, None, :])
     with pytest.raises(at.ShapeError, match=r"nothing.*\(32, 2\).*encoding_params"):
         at.T5Bias().encode(query, key, pairing)
     table = backend.from_numpy(np.zeros((32, 3), dtype=np.float32))
     with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(32, 2\)"):
         at.T5Bias().encode(query, key, pairing, table)
     with pytest.raises(at.ConfigError, match="6 of 4"):
-        at.RoPE(rotary_dim=6).encode(query, key, pairing)
+        ops.logits(pairs_of(at.RoPE(rotary_dim=6), query, key, (place, real, place, real), None))
     for wrong in (
         lambda: at.RoPE(base=0.0),
         lambda: at.RoPE(rotary_dim=3),
