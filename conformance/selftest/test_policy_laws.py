@@ -74,7 +74,7 @@ def test_policy_that_differs_in_compiled_code_is_caught() -> None:
 
 @pytest.mark.parametrize("path", ["bad_policies:Good", "attendre_core:LFA", "attendre_core:H2O"])
 def test_good_policy_passes_and_nothing_else_runs(path: str) -> None:
-    code, output = run_laws(path, "-v")
+    code, output = run_laws(path, "-vv")
     assert code == 0, output[-3000:]
     ran = [line for line in output.splitlines() if " PASSED" in line or " SKIPPED" in line]
     assert len(ran) >= 14, output[-3000:]

@@ -89,28 +89,29 @@ class Trial:
         return to_numpy(self.backend, state)
 
     def step(self, state: Any, chunk: Chunk) -> Step:
-        """Insert a chunk, attend with its queries; arrays are NumPy."""
+        """Insert a chunk, attend with its queries; arrays are NumPy.
+
+        The memory checks no value and NumPy warns of none: what a policy returns is for the law.
+        """
         self.watched.calls.clear()
-        put = self.backend.from_numpy
-        state = from_numpy(self.backend, state)
-        state, evicted = self.memory.insert(
-            state,
-            *(put(np.array(x)) for x in (chunk.key, chunk.value, chunk.position, chunk.valid)),
-            policy_params=self.params,
-        )
-        inserted = to_numpy(self.backend, state)
-        state, output = self.memory.attend(
-            state,
-            *(put(np.array(x)) for x in (chunk.query, chunk.query_position, chunk.query_valid)),
-            top_k=self.setting.top_k,
-            causal=self.setting.causal,
-            policy_params=self.params,
-        )
-        return Step(
-            tuple(self.watched.calls),
-            inserted,
-            *(to_numpy(self.backend, x) for x in (evicted, state, output)),
-        )
+        with at.value_checks(False), np.errstate(all="ignore"):
+            inserted, evicted = self.memory.insert(
+                from_numpy(self.backend, state),
+                *self._arrays(chunk.key, chunk.value, chunk.position, chunk.valid),
+                policy_params=self.params,
+            )
+            after, output = self.memory.attend(
+                inserted,
+                *self._arrays(chunk.query, chunk.query_position, chunk.query_valid),
+                top_k=self.setting.top_k,
+                causal=self.setting.causal,
+                policy_params=self.params,
+            )
+        results = (to_numpy(self.backend, x) for x in (inserted, evicted, after, output))
+        return Step(tuple(self.watched.calls), *results)
+
+    def _arrays(self, *arrays: Any) -> list[Any]:
+        return [self.backend.from_numpy(np.array(array)) for array in arrays]
 
     def answers(self, step: Step) -> list[tuple[str, Any, Any]]:
         """Every result of a step in NumPy: (method, result, what of it matters)."""
