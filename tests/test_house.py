@@ -193,16 +193,19 @@ def reads_in(file: Path) -> Iterator[str]:
             yield f"imports {module}"
 
 
+#: Functions of a namespace that return no array.
+ABOUT = {"isdtype", "finfo", "iinfo", "can_cast", "result_type"}
+
+
 def _makes_array(node: ast.AST) -> bool:
-    """Whether an expression is a call of a function of an array namespace."""
-    return (
-        isinstance(node, ast.Call)
-        and isinstance(node.func, ast.Attribute)
-        and isinstance(node.func.value, (ast.Name, ast.Attribute))
-        and (getattr(node.func.value, "id", None) or getattr(node.func.value, "attr", None))
-        in ("xp", "_xp", "np")
-        and node.func.attr not in ("isdtype", "finfo", "iinfo", "can_cast", "result_type")
-    )
+    """Whether an expression is a call of an array namespace, or of ``any`` and the like."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+        return False
+    owner, name = node.func.value, node.func.attr
+    if name in ("any", "all", "max", "min", "sum"):
+        return True
+    namespace = getattr(owner, "id", None) or getattr(owner, "attr", None)
+    return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
 @pytest.mark.parametrize("room", PAPER)

@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-ATTENTION = "attendre_core/memory/attention.py"
+ATTEND = "attendre_core/memory/attend.py"
 LFA = "attendre_core/policies/lfa.py"
 LFU = "attendre_core/policies/lfu.py"
 LRU = "attendre_core/policies/lru.py"
-NUMPY = "attendre_core/builtin_backends.py"
+NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
 OPS = "attendre_core/ops/attention.py"
-ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
-READING = "attendre_core/memory/reading.py"
+PAIRS = "attendre_core/ops/pairs.py"
 SCORES = "attendre_core/policies/scores.py"
-SCORING = "attendre_core/memory/scoring.py"
 SELECTION = "attendre_core/ops/selection.py"
-SOFTMAX = "attendre_core/ops/softmax.py"
+SUMS = "attendre_core/eager/sums.py"
+VIEW = "attendre_core/policies/view.py"
+ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
 
 ATTENTION_MUTANTS = (
     # attention and retrieval
     Mutant(
         "the scale 1/sqrt(head_dim) is missing",
-        READING,
-        "(dim**-0.5 if scale is None else scale)",
-        "(1.0 if scale is None else scale)",
+        ATTEND,
+        "scale = dim**-0.5 if scale is None else scale",
+        "scale = 1.0 if scale is None else scale",
         "memory/test_chunks.py::test_large_memory_is_full_attention",
     ),
     Mutant(
@@ -37,29 +37,29 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "causal sums: an entry is not scored by the query at its own position",
-        ATTENTION,
-        "at[:, None, None, :] >= place[..., None]",
-        "at[:, None, None, :] > place[..., None]",
+        SUMS,
+        "at[:, :, None, :] >= place[..., None]",
+        "at[:, :, None, :] > place[..., None]",
         "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
     ),
     Mutant(
         "causal: a query does not see its own position",
-        ATTENTION,
-        "return at <= self.position[:, None, None, :, None]",
-        "return at < self.position[:, None, None, :, None]",
+        PAIRS,
+        "visible = at[:, :, None, None, :] <= pairs",
+        "visible = at[:, :, None, None, :] < pairs",
         "memory/test_chunks.py::test_large_causal_memory_is_full_causal_attention",
     ),
     Mutant(
         "softmax of an empty row is NaN",
-        SOFTMAX,
+        OPS,
         "return raised / xp.where(total > 0, total, xp.ones_like(total))",
-        "return xp.where(total > 0, raised / xp.where(total > 0, total, xp.ones_like(total)),"
-        " float('nan'))",
+        "return xp.where(total > 0, raised / xp.where(total > 0, total,"
+        " xp.ones_like(total)), float('nan'))",
         "memory/test_retrieval.py::test_kernels_equal_the_generic_path",
     ),
     Mutant(
         "softmax kernel: an empty row is NaN",
-        NUMPY,
+        NUMPY_KERNELS,
         "total[total == 0] = 1",
         "total[total == 0] = np.nan",
         f"{ORACLE}[lra]",
@@ -81,30 +81,30 @@ ATTENTION_MUTANTS = (
     # scores
     Mutant(
         "softmax scores from the top K only",
-        ATTENTION,
-        "self._weights = masked_softmax(self.logits, self.allowed)",
-        "self._weights = masked_softmax(self.logits, self.used)",
+        VIEW,
+        "self._weights = ops.masked_softmax(self._full_logits(), self.allowed)",
+        "self._weights = ops.masked_softmax(self._full_logits(), self.used)",
         "policies/test_paper_rules.py::test_scores_come_from_all_entries",
     ),
     Mutant(
         "max pooling counts masked pairs as 0",
-        ATTENTION,
-        "pooled = xp.max(xp.where(self.allowed, amounts, -_INFINITY), axis=3)",
-        "pooled = xp.max(xp.where(self.allowed, amounts, 0.0), axis=3)",
+        VIEW,
+        'xp.where(self.allowed, amounts, -float("inf"))',
+        "xp.where(self.allowed, amounts, 0.0)",
         f"{ORACLE}[lra]",
     ),
     Mutant(
         "mean pooling divides by all queries",
-        ATTENTION,
-        "pairs = count_true(self.allowed, axis=3)",
-        "pairs = count_true(self.allowed | ~self.allowed, axis=3)",
+        VIEW,
+        "count = ops.count_true(self.allowed, axis=3)",
+        "count = ops.count_true(self.allowed | ~self.allowed, axis=3)",
         f"{ORACLE}[lra]",
     ),
     Mutant(
         "mean over heads forgets to divide",
-        ATTENTION,
-        "summed = summed / count",
-        "summed = summed * 1.0",
+        VIEW,
+        'pooled = pooled / count if heads == "mean" else pooled',
+        "pooled = pooled * 1.0",
         f"{ORACLE}[lra]",
     ),
     Mutant(
@@ -130,14 +130,14 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "entries that no query saw decay all the same",
-        SCORING,
-        "        change = seen\n        if not surely",
-        "        change = seen | ~seen\n        if not surely",
+        ATTEND,
+        "policy.observe(stored, view), view.seen",
+        "policy.observe(stored, view), view.seen | ~view.seen",
         "policies/test_paper_rules.py::test_unseen_entries_keep_their_score",
     ),
     Mutant(
         "hold is ignored",
-        SCORING,
+        ATTEND,
         'if getattr(policy, "hold", False):',
         'if getattr(policy, "held", False):',
         f"{ORACLE}[scores]",
@@ -158,9 +158,9 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "LFU counts heads instead of queries",
-        ATTENTION,
-        "return self._xp.any(self.used, axis=axes)",
-        "return self._xp.sum(self.used, axis=axes)",
+        VIEW,
+        "return self._xp.any(self.used, axis=",
+        "return self._xp.sum(self.used, axis=",
         f"{ORACLE}[lru-and-lfu]",
     ),
     Mutant(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-ENCODER_OUTPUT = "attendre_core/layer/encoder_output.py"
+DECODING = "attendre_core/layer/decoding.py"
+ENCODER_OUTPUT = "attendre_core/memory/encoder_output.py"
 LAYER = "attendre_core/layer/attendre.py"
-QUEUE = "attendre_core/memory/data_only.py"
+QUEUE = "attendre_core/memory/queue.py"
+SPEC = "attendre_core/layer/spec.py"
 STACK = "attendre_core/layer/stack.py"
 TRACE = "attendre_core/layer/trace.py"
 
@@ -15,8 +17,10 @@ LAYER_MUTANTS = (
     Mutant(
         "the layer's delay is off by one: its queue holds one query less",
         QUEUE,
-        "plan = plan_exchange(stored, offered)",
-        "plan = plan_exchange(Rank(stored.primary[..., 1:], stored.order[..., 1:]), offered)",
+        "both = ops.sort_slots(both, primary, order)",
+        "both = ops.sort_slots(both, primary, order)\n"
+        "        parts = ((x[:, 1 : seq + 1], x[:, :1], x[:, seq + 1 :]) for x in both)\n"
+        "        both = [xp.concat(part, axis=1) for part in parts]",
         "layer/test_waiting.py::test_delay_is_exactly_n",
     ),
     Mutant(
@@ -59,8 +63,8 @@ LAYER_MUTANTS = (
     Mutant(
         "queries attend before the new chunk is inserted",
         LAYER,
-        "kv, output = self._attend(kv, waiting, encoding_params, record)",
-        "_, output = self._attend(state.kv, waiting, encoding_params, record)",
+        "kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)",
+        "_, output = self._attend(state.kv, waiting, encoding_params, policy_params, record)",
         "layer/test_oracle.py::test_layer_equals_oracle[first-in]",
     ),
     Mutant(
@@ -73,8 +77,8 @@ LAYER_MUTANTS = (
     Mutant(
         "padding counts as a position",
         LAYER,
-        "number = running_count(valid) - 1",
-        "number = running_count(valid | ~valid) - 1",
+        "running_count(valid) - 1",
+        "running_count(valid | ~valid) - 1",
         "layer/test_laws.py::test_positions_count_on_from_what_was_read",
     ),
     Mutant(
@@ -86,14 +90,14 @@ LAYER_MUTANTS = (
     ),
     Mutant(
         "a reset row keeps its waiting queries",
-        LAYER,
+        SPEC,
         "queue = self.q_memory.reset(queue, rows)",
         "queue = queue",
         "layer/test_rows.py::test_reset_row_is_a_fresh_row",
     ),
     Mutant(
         "N = M is let through",
-        LAYER,
+        SPEC,
         "if layer.delay >= size:",
         "if layer.delay > size:",
         "layer/test_mistakes.py::test_n_must_be_smaller_than_m",
@@ -101,15 +105,15 @@ LAYER_MUTANTS = (
     # decoding
     Mutant(
         "decoding does not hold on to the prefix",
-        LAYER,
+        DECODING,
         "kv = kv._replace(pinned=kv.valid)",
         "kv = kv._replace(pinned=kv.valid & ~kv.valid)",
         "layer/test_decoding.py::test_prefix_is_never_evicted",
     ),
     Mutant(
         "decoding in visible mode starts before the last chunk has competed",
-        LAYER,
-        "kv, _ = self.kv_memory.settle(kv)",
+        DECODING,
+        "kv, _ = layer.kv_memory.settle(kv)",
         "kv, _ = kv, None",
         "layer/test_decoding.py::test_prefix_is_never_evicted[visible]",
     ),

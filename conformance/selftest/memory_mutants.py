@@ -4,31 +4,32 @@ from __future__ import annotations
 
 from mutant import Mutant
 
-ATTENTION = "attendre_core/memory/attention.py"
-CHUNK = "attendre_core/memory/chunk.py"
-INITIAL = "attendre_core/policies/initial_score.py"
-INSERTING = "attendre_core/memory/inserting.py"
-INSERTION = "attendre_core/memory/insertion.py"
-NUMPY = "attendre_core/builtin_backends.py"
-ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
-QUEUE = "attendre_core/memory/data_only.py"
-READING = "attendre_core/memory/reading.py"
-ROWS = "attendre_core/memory/rows.py"
+ADMIT = "attendre_core/ops/admission.py"
+ARRIVALS = "attendre_core/memory/arrivals.py"
+ATTEND = "attendre_core/memory/attend.py"
+BATCH = "attendre_core/memory/batch.py"
+INITIAL_SCORE = "attendre_core/policies/initial_score.py"
+KEY_VALUE = "attendre_core/memory/key_value.py"
+NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
+QUEUE = "attendre_core/memory/queue.py"
+RANKING = "attendre_core/memory/admission.py"
 SELECTION = "attendre_core/ops/selection.py"
 TIES = "attendre_core/policies/ties.py"
+VIEW = "attendre_core/policies/view.py"
+ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
 
 MEMORY_MUTANTS = (
     # ties
     Mutant(
         "eviction ties: the newer entry goes first",
-        INSERTION,
-        "(come.order > old.order)",
-        "(come.order < old.order)",
+        ADMIT,
+        "(new_order > since)",
+        "(new_order < since)",
         "memory/test_ties.py::test_equal_scores_are_first_in_first_out",
     ),
     Mutant(
         "ties among stored entries broken the other way round",
-        NUMPY,
+        NUMPY_KERNELS,
         "key = (bits << 32) + (order.astype(np.int64) + 2**31)",
         "key = (bits << 32) + (2**31 - 1 - order.astype(np.int64))",
         f"{ORACLE}[lru-and-lfu]",
@@ -56,7 +57,7 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "retrieved ties: the older entry comes first",
-        READING,
+        ATTEND,
         "xp.broadcast_to(-view.order, logits.shape)",
         "xp.broadcast_to(view.order, logits.shape)",
         "memory/test_oracle.py::test_retrieved_equals_oracle",
@@ -71,92 +72,92 @@ MEMORY_MUTANTS = (
     # the initial score
     Mutant(
         "empty slots counted in mu and sigma",
-        INITIAL,
-        "counted = stored.valid & ~stored.pinned\n        number",
-        "counted = (stored.valid | ~stored.valid) & ~stored.pinned\n        number",
+        INITIAL_SCORE,
+        "mean_less_deviations(stored.score, stored.valid & ~stored.pinned,",
+        "mean_less_deviations(stored.score, ~stored.pinned,",
         f"{ORACLE}[lra]",
     ),
     Mutant(
         "pinned entries counted in mu and sigma",
-        INITIAL,
-        "counted = stored.valid & ~stored.pinned\n        number",
-        "counted = stored.valid\n        number",
+        INITIAL_SCORE,
+        "mean_less_deviations(stored.score, stored.valid & ~stored.pinned,",
+        "mean_less_deviations(stored.score, stored.valid,",
         f"{ORACLE}[other-options]",
     ),
     Mutant(
         "sample instead of population sigma",
-        INITIAL,
-        "sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / number)",
-        "sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / (number - 1 + (number == 1)))",
+        ADMIT,
+        "sigma = xp.sqrt(total(among((below - mean) ** 2)) / number)",
+        "sigma = xp.sqrt(total(among((below - mean) ** 2)) / (number - 1 + (number == 1)))",
         f"{ORACLE}[lfa]",
     ),
     Mutant(
         "mu + c*sigma instead of mu - c*sigma",
-        INITIAL,
-        "start = highest + (mean - self.sigmas * sigma)",
-        "start = highest + (mean + self.sigmas * sigma)",
+        ADMIT,
+        "(mean - deviations * sigma)",
+        "(mean + deviations * sigma)",
         f"{ORACLE}[lra]",
     ),
     Mutant(
         "no snap: rounding decides whether the newcomer ties",
-        INITIAL,
-        "return xp.where(same < math.inf, same, start)",
-        "return start",
+        ADMIT,
+        "start = xp.where(same < math.inf, same, start)",
+        "start = start",
         "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
     ),
     Mutant(
         "quantile one rank too high",
-        INITIAL,
+        INITIAL_SCORE,
         "here = rank == (k - 1)[..., None]",
         "here = rank == xp.minimum(k, number - 1)[..., None]",
         f"{ORACLE}[initial-scores]",
     ),
     Mutant(
         "the score given at insertion is ignored",
-        INSERTING,
-        "    if new.scored:\n        return new\n",
+        ARRIVALS,
+        "        if self.scored:\n            return self\n",
         "",
         "memory/test_oracle.py::test_given_scores_equal_oracle",
     ),
     # padding
     Mutant(
         "the clock counts padding",
-        CHUNK,
-        "clock=state.clock + (seq if whole else count_true(valid, axis=1))",
-        "clock=state.clock + seq",
+        ARRIVALS,
+        "clock=state.clock + ops.count_true(valid, axis=1),",
+        "clock=state.clock + seq,",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "arrival numbers count padding",
-        CHUNK,
-        "number = running_count(valid)",
-        "number = running_count(valid | ~valid)",
+        ARRIVALS,
+        "number = ops.running_count(valid)",
+        "number = ops.running_count(valid | ~valid)",
         "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
         "padding entries enter the memory",
-        CHUNK,
-        "enter = valid & finite",
-        "enter = finite | ~valid",
-        "memory/test_oracle.py::test_stream_equals_oracle[scores]",
+        ARRIVALS,
+        'enter = valid & checks.finite_rows(where, "key", key, valid, (0, 1))',
+        'enter = ~valid | checks.finite_rows(where, "key", key, valid, (0, 1))',
+        f"{ORACLE}[scores]",
     ),
     Mutant(
         "padding queries score",
-        READING,
+        ATTEND,
         "usable = valid & finite",
         "usable = finite",
         f"{ORACLE}[lfa]",
     ),
     Mutant(
         "LFA's latest position counts padding queries",
-        ATTENTION,
-        "present = xp.max(xp.where(valid, position, xp.full_like(position, NO_QUERY)), axis=-1)",
-        "present = xp.max(position, axis=-1)",
+        VIEW,
+        "self._present = xp.max(xp.where(self.valid, position, none), axis=-1)",
+        "self._present = xp.max(position, axis=-1)",
         "memory/test_rows.py::test_contents_of_padding_change_nothing",
     ),
     Mutant(
         "LRA-last takes the last query even if it is padding",
-        ATTENTION,
+        VIEW,
         "which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)",
         "which = xp.max(xp.where(self.valid | ~self.valid, number, none), axis=-1, keepdims=True)",
         f"{ORACLE}[lra]",
@@ -164,135 +165,138 @@ MEMORY_MUTANTS = (
     # what is evicted
     Mutant(
         "evicted entries are all called valid",
-        INSERTING,
-        "        valid=gone,\n        aux=tree_of(new.aux",
-        "        valid=gone | ~gone,\n        aux=tree_of(new.aux",
+        RANKING,
+        'valid=gone("valid"),',
+        'valid=gone("valid") | ~gone("valid"),',
         "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
         "refused entries are forgotten",
-        NUMPY,
-        "back.append(np.where(written, displaced, entries))",
-        "back.append(displaced)",
+        RANKING,
+        "back = xp.where(flags, held, entries)",
+        "back = held",
         "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
         "one slot is never given away",
-        INSERTION,
-        "pairs = min(count, slots)",
-        "pairs = max(1, min(count, slots) - 1)",
+        ADMIT,
+        "return slot, higher & (new_primary > -math.inf)",
+        "return slot, higher & (new_primary > -math.inf) & (slot > 0)",
         f"{ORACLE}[fifo-and-sinks]",
     ),
     Mutant(
         "pinned entries are not protected",
-        INSERTION,
-        "    pinned = stored.pinned\n",
-        "    pinned = stored.pinned & ~stored.pinned\n",
+        RANKING,
+        "    pinned = entries.pinned\n",
+        "    pinned = entries.pinned & ~entries.pinned\n",
         "memory/test_capacity.py::test_pinned_are_never_evicted",
     ),
     Mutant(
         "pin ranges end one position early",
-        CHUNK,
-        "(position >= start) & (position < stop)",
-        "(position >= start) & (position < stop - 1)",
+        ARRIVALS,
+        "(position >= first) & (position < stop)",
+        "(position >= first) & (position < stop - 1)",
         "memory/test_capacity.py::test_pinned_are_never_evicted",
     ),
     Mutant(
         "one sink too few",
-        INSERTION,
-        "(stored.arrival < policy.sinks)",
-        "(stored.arrival < policy.sinks - 1)",
+        RANKING,
+        "(arrival < sinks)",
+        "(arrival < sinks - 1)",
         "memory/test_capacity.py::test_sinks_are_never_evicted",
     ),
     Mutant(
         "the protected window is one entry short",
-        INSERTION,
-        "recent = stored.arrival >= first",
-        "recent = stored.arrival > first",
+        RANKING,
+        "recent = arrival >= first",
+        "recent = arrival > first",
         "memory/test_capacity.py::test_recent_window_is_never_evicted",
     ),
     Mutant(
         "visible: the present chunk competes before it was seen",
-        "attendre_core/memory/key_value.py",
-        'if self.present == "visible":\n            return insert_visible',
-        'if self.present == "never":\n            return insert_visible',
+        KEY_VALUE,
+        'return make_room if self.present == "visible" else compete',
+        'return make_room if self.present == "never" else compete',
         "memory/test_capacity.py::test_own_chunk_is_visible",
     ),
     Mutant(
         "visible: a broken entry is dropped",
-        INSERTING,
-        "refused = None if checks.may_read(new.valid) else new.broken",
-        "refused = None",
+        RANKING,
+        "return Exchange(new.cleared(slot, slots), slot, write, state.chunk_start)",
+        "new = new._replace(valid=new.enter)\n"
+        "    return Exchange(new.cleared(slot, slots), slot, write, state.chunk_start)",
         "memory/test_nan.py::test_nothing_is_lost_when_entries_break",
     ),
     Mutant(
-        "visible: the worst stays in the stead of a broken entry",
-        INSERTION,
-        "slot = lowest(stored.primary, stored.order, count)\n    active",
-        "slot = xp.flip(lowest(stored.primary, stored.order, count), axis=-1)\n    active",
+        "visible: the worst stays instead of a broken entry",
+        RANKING,
+        "place = xp.where(broken, room - ops.running_count(broken),"
+        " ops.running_count(~broken) - 1)",
+        "place = xp.where(broken, ops.running_count(broken) - 1, room -"
+        " ops.running_count(~broken))",
         "memory/test_nan.py::test_the_best_stays_in_the_stead_of_a_broken_one",
     ),
     Mutant(
         "visible: padding is written as it stands",
-        CHUNK,
+        ARRIVALS,
         "key=blank(self.key),",
         "key=self.key,",
         "memory/test_nan.py::test_broken_padding_changes_nothing",
     ),
     Mutant(
         "visible: the cut happens even if nothing arrives",
-        INSERTING,
-        "room, new.count > 0, refused)",
-        "room, new.count >= 0, refused)",
+        RANKING,
+        "some = xp.reshape(new.count > 0,",
+        "some = xp.reshape(new.count >= 0,",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "visible: the initial score counts entries that were just cut",
-        INSERTING,
+        RANKING,
         "stored._replace(valid=survives)",
         "stored",
         f"{ORACLE}[visible]",
     ),
     Mutant(
         "admitted share: refused entries are not counted",
-        INSERTING,
-        "refusals = state.refusals + count_true(gone & late, axis=axes)",
+        RANKING,
+        "refusals = state.refusals + ops.count_true(gone & late, axis=axes)",
         "refusals = state.refusals",
         "memory/test_oracle.py::test_admitted_share_equals_oracle",
     ),
     # states and rows
     Mutant(
         "insert writes into the state it was given",
-        NUMPY,
+        NUMPY_KERNELS,
         "changed = array if donate else array.copy()",
         "changed = array",
         "memory/test_state.py::test_input_state_is_unchanged",
     ),
     Mutant(
         "reset forgets the clock",
-        ROWS,
+        BATCH,
         "result: State = tree_map(chosen, state, empty)",
         "result: State = tree_map(chosen, state, empty)._replace(clock=state.clock)",
         "memory/test_rows.py::test_reset_row_is_a_fresh_row",
     ),
     Mutant(
         "reorder leaves the scores where they are",
-        ROWS,
+        BATCH,
         "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)",
-        "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)"
-        "._replace(score=state.score)",
+        "result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0),"
+        " state)._replace(score=state.score)",
         "memory/test_rows.py::test_reorder_takes_rows_with_everything",
     ),
     Mutant(
         "NaN guard removed: broken entries are stored",
-        CHUNK,
-        "enter = valid & finite",
+        ARRIVALS,
+        'enter = valid & checks.finite_rows(where, "key", key, valid, (0, 1))',
         "enter = valid",
         "memory/test_nan.py::test_broken_entries_are_refused",
     ),
     Mutant(
         "broken queries are used",
-        READING,
+        ATTEND,
         "usable = valid & finite",
         "usable = valid",
         "memory/test_nan.py::test_broken_queries_score_nothing",
@@ -301,22 +305,24 @@ MEMORY_MUTANTS = (
     Mutant(
         "the queue holds one entry less: the delay is off by one",
         QUEUE,
-        "plan = plan_exchange(stored, offered)",
-        "plan = plan_exchange(Rank(stored.primary[..., 1:], stored.order[..., 1:]), offered)",
+        "both = ops.sort_slots(both, primary, order)",
+        "both = ops.sort_slots(both, primary, order)\n"
+        "        parts = ((x[:, 1 : seq + 1], x[:, :1], x[:, seq + 1 :]) for x in both)\n"
+        "        both = [xp.concat(part, axis=1) for part in parts]",
         "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue hands entries back newest first",
         QUEUE,
-        "order = lowest(rank.primary, rank.order, seq)",
-        "order = xp.flip(lowest(rank.primary, rank.order, seq), axis=-1)",
+        "(x[:, :seq, ...] for x in both)",
+        "(xp.flip(x[:, :seq, ...], axis=1) for x in both)",
         "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue gives everything in slot order",
         QUEUE,
-        "order = lowest(None, state.arrival, self.size)",
-        "order = lowest(None, state.arrival * 0, self.size)",
-        "memory/test_queue.py::test_queue_equals_oracle[fifo]",
+        "ops.sort_slots(arrays, None, state.arrival)",
+        "arrays",
+        "memory/test_queue.py::test_queue_equals_oracle[scored]",
     ),
 )

@@ -6,74 +6,78 @@ from mutant import Mutant
 
 ALIBI = "attendre_core/positions/alibi.py"
 IN_CACHE = "attendre_core/positions/in_cache.py"
+LAYERS = "attendre_core/ops/layers.py"
 LM_INFINITE = "attendre_core/positions/lm_infinite.py"
+PARTS = "attendre_core/eager/parts.py"
+RELATIVE_TABLE = "attendre_core/positions/relative_table.py"
 ROPE = "attendre_core/positions/rope.py"
 SCALING = "attendre_core/positions/scaling.py"
+SUMS = "attendre_core/eager/sums.py"
 SCHEME = "positions/test_schemes.py::test_scheme_equals_brute_force"
-SORTING = "attendre_core/memory/sorting.py"
-T5 = "attendre_core/positions/relative_table.py"
 
 POSITION_MUTANTS = (
     # positions
     Mutant(
         "LM-Infinite: far pairs are one position too far apart",
         LM_INFINITE,
-        "limit = self.xp.full_like(self._place, n_local)",
-        "limit = self.xp.full_like(self._place, n_local + 1)",
+        "full_like(places.key[:, :, :1], self.n_local)",
+        "full_like(places.key[:, :, :1], self.n_local + 1)",
         f"{SCHEME}[lm-infinite]",
     ),
     Mutant(
         "LM-Infinite: far keys ahead are treated as far behind",
         LM_INFINITE,
-        '"ahead": -limit}',
-        '"ahead": limit}',
+        "rope.rotate, None, limit, high",
+        "rope.rotate, None, -limit, high",
         "layer/test_attention.py::test_large_layer_is_full_bidirectional_attention[lm-infinite]",
     ),
     Mutant(
-        "LM-Infinite: keys far from some queries are taken as near to all",
-        LM_INFINITE,
-        "past, ahead = at <= highest - n_local, at >= lowest + n_local",
-        "past, ahead = at <= lowest - n_local, at >= highest + n_local",
+        "eager: keys far from some queries are taken as near to all",
+        PARTS,
+        "some = (last - key_at >= low) & (first - key_at < high)",
+        "some = (first - key_at >= low) & (last - key_at < high)",
         f"{SCHEME}[lm-infinite]",
     ),
     Mutant(
-        "LM-Infinite: pairs at n_local are turned as near ones are",
+        "LM-Infinite: pairs at n_local are rotated as near ones are",
         LM_INFINITE,
-        "distance >= self._n_local if",
-        "distance > self._n_local if",
+        "low=self.n_local)",
+        "low=self.n_local + 1)",
         "positions/test_clamp_ties.py::test_equal_keys_at_and_beyond_the_clamp_tie",
     ),
     Mutant(
-        "LM-Infinite: a block takes near keys from where the whole begins",
-        LM_INFINITE,
-        "turned[:, :, part.start - start : part.stop - start, :]",
-        "turned[:, :, : part.stop - part.start, :]",
+        "eager: logits of groups of slots are not put back into their places",
+        PARTS,
+        "back[slots] = np.arange(len(slots))",
+        "back[:] = slots",
         "positions/test_clamp_ties.py::test_long_memories_equal_brute_force",
     ),
     Mutant(
-        "LM-Infinite: how keys are cut up depends on what all rows need",
-        LM_INFINITE,
-        "for part in _parts(products.slots, _BLOCK)",
-        "for part in _parts(products.slots, 9 + int(needed.sum()) // 4)",
+        "eager: one row far from its keys makes all rows multiply in another way",
+        PARTS,
+        "    query_at, key_at, real, held = (found.to_numpy(array) for array in arrays)\n",
+        "    query_at, key_at, real, held = (found.to_numpy(array) for array in arrays)\n"
+        "    if key_at.min() < -600:\n"
+        "        return None\n",
         "positions/test_clamp_ties.py::test_other_rows_do_not_change_how_a_row_is_rounded",
     ),
     Mutant(
-        "scores found with sorted keys are not brought back into order",
-        SORTING,
-        "score=gather_slots(sorted_state.score, back, axis=axis),",
-        "score=sorted_state.score,",
+        "eager: sums of groups of slots are not put back into their places",
+        SUMS,
+        "whole(groups, [of_group(row, group) for group in groups])",
+        "namespace_of(pairs.key_place).concat([of_group(row, group) for group in groups], axis=-1)",
         "layer/test_oracle.py::test_layer_equals_oracle[lfa]",
     ),
     Mutant(
         "T5: keys before and after the query change places",
-        T5,
+        RELATIVE_TABLE,
         "start = buckets if offset > 0 else 0",
         "start = buckets if offset < 0 else 0",
         "positions/test_formulas.py::test_t5_buckets_known_by_heart",
     ),
     Mutant(
         "T5: a distance on the border falls into the bucket below",
-        T5,
+        RELATIVE_TABLE,
         "+ 1e-6)",
         "- 1e-6)",
         "positions/test_formulas.py::test_t5_buckets_equal_the_public_formula",
@@ -87,9 +91,9 @@ POSITION_MUTANTS = (
     ),
     Mutant(
         "RoPE: the halves are swapped",
-        ROPE,
-        "left, right = x[..., :half], x[..., half : 2 * half]",
-        "right, left = x[..., :half], x[..., half : 2 * half]",
+        LAYERS,
+        "left, right = x[..., :half], x[..., half:]",
+        "right, left = x[..., :half], x[..., half:]",
         f"{SCHEME}[rope]",
     ),
     Mutant(
