@@ -10,6 +10,7 @@ PARTS = "attendre_core/eager/parts.py"
 SELECTION = "attendre_core/eager/selection.py"
 SUMS = "attendre_core/eager/sums.py"
 TOP_K = "attendre_core/numba_kernels/top_k.py"
+JAX = "attendre_jax/kernels.py"
 TORCH = "attendre_torch/kernels.py"
 TORCH_CODE = "attendre_torch/machine_code.py"
 
@@ -54,7 +55,7 @@ KERNEL_MUTANTS = (
         SELECTION,
         "order[..., 1:] >= order[..., :-1]",
         "order[:1, 1:] >= order[:1, :-1]",
-        "memory/test_queue.py::test_queue_equals_oracle[scored]",
+        "memory/test_queue.py::test_queue_equals_oracle[fifo]",
     ),
     Mutant(
         "eager: sums of logits leave the bias out",
@@ -199,5 +200,30 @@ KERNEL_MUTANTS = (
         "if axis == 2",
         "memory/test_state.py::test_input_state_is_unchanged",
         "torch",
+    ),
+    # JAX
+    Mutant(
+        "jax: ties among stored entries broken the other way round",
+        JAX,
+        "lax.sort((primary, order, index), num_keys=2)",
+        "lax.sort((primary, -order, index), num_keys=2)",
+        f"{ORACLE}[lru-and-lfu]",
+        "jax",
+    ),
+    Mutant(
+        "jax: the K-th largest is the one above it",
+        JAX,
+        "enough = number >= k",
+        "enough = number > k",
+        GATHER,
+        "jax",
+    ),
+    Mutant(
+        "jax: refused entries are written all the same",
+        JAX,
+        "values = jnp.where(written, entries, displaced)",
+        "values = jnp.where(written | ~written, entries, displaced)",
+        NOTHING_LOST,
+        "jax",
     ),
 )

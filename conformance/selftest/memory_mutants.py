@@ -303,26 +303,26 @@ MEMORY_MUTANTS = (
     ),
     # the queue
     Mutant(
-        "the queue holds one entry less: the delay is off by one",
+        "the queue keeps its oldest entry: the delay is off by one",
         QUEUE,
-        "both = ops.sort_slots(both, primary, order)",
-        "both = ops.sort_slots(both, primary, order)\n"
-        "        parts = ((x[:, 1 : seq + 1], x[:, :1], x[:, seq + 1 :]) for x in both)\n"
-        "        both = [xp.concat(part, axis=1) for part in parts]",
+        "primary, order = self._rank(*records, clock)",
+        "primary, order = self._rank(*records, clock)\n"
+        "        order = xp.concat([order[:, :1] + 10**6, order[:, 1:]], axis=1)",
         "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue hands entries back newest first",
         QUEUE,
-        "(x[:, :seq, ...] for x in both)",
-        "(xp.flip(x[:, :seq, ...], axis=1) for x in both)",
+        "kept, gone = ops.push_slots(stored, new, primary, order)",
+        "kept, gone = ops.push_slots(stored, new, primary, order)\n"
+        "        gone = [xp.flip(x, axis=1) for x in gone]",
         "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),
     Mutant(
         "the queue gives everything in slot order",
         QUEUE,
-        "ops.sort_slots(arrays, None, state.arrival)",
-        "arrays",
+        "order = ops.lowest(None, state.arrival, self.size)",
+        "order = ops.lowest(None, state.arrival * 0, self.size)",
         "memory/test_queue.py::test_queue_equals_oracle[scored]",
     ),
 )
