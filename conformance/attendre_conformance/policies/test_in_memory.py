@@ -92,7 +92,7 @@ def test_chunk_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> 
         comparing.assert_same(
             getattr(after, name),
             getattr(state, name),
-            f"{trial.name}: {name} after a chunk of padding. Law: padding changes nothing;",
+            f"{trial.name}: {name} after a chunk of padding (law: padding changes nothing)",
         )
 
 

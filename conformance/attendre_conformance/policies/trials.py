@@ -69,6 +69,9 @@ class Trial:
         """What messages begin with."""
         return f"{self.subject.policy!r} in {self.setting!r}"
 
+    def __repr__(self) -> str:
+        return self.name
+
     @property
     def shape(self) -> Shape:
         """Sizes of the streams."""
@@ -134,7 +137,7 @@ class Trial:
 
 def broken(trial: Trial, method: str, what: str, law: str) -> str:
     """Return a message that names the policy, the method, what happened, and the law."""
-    return f"{trial.name}: {method} {what}. Law: {law}"
+    return f"{trial.name}: {method} {what} (law: {law})"
 
 
 def rows_of(tree: Any, index: Sequence[int]) -> Any:
