@@ -45,7 +45,7 @@ def test_backend_record(backend: Any) -> None:
 def test_every_law_runs_on_all_streams(request: pytest.FixtureRequest) -> None:
     """Every test of this suite that draws its input is a law, with as many streams as all others.
 
-    About this suite: 200 streams a law, or as many as were asked for.
+    About this suite: 200 streams per law, or as many as were asked for.
     """
     ours = [item for item in request.session.items if item.get_closest_marker("attendre_profile")]
     tests = {item.name: getattr(item, "function", None) for item in ours}

@@ -234,10 +234,10 @@ MEMORY_MUTANTS = (
         " ops.running_count(~broken) - 1)",
         "place = xp.where(broken, ops.running_count(broken) - 1, room -"
         " ops.running_count(~broken))",
-        "memory/test_nan.py::test_the_best_stays_in_the_stead_of_a_broken_one",
+        "memory/test_nan.py::test_the_best_stays_instead_of_a_broken_one",
     ),
     Mutant(
-        "visible: padding is written as it stands",
+        "visible: padding is written as it is",
         ARRIVALS,
         "key=blank(self.key),",
         "key=self.key,",

@@ -87,7 +87,7 @@ LAYERS: dict[str, Any] = {
 }
 
 
-#: The same, by what decides; the first of each stands for all where code is compiled.
+#: The same, by what decides; the first of each represents all where code is compiled.
 FAMILIES = {
     "lfa": ("lfa-top-k-t5", "lfa-lm-infinite", "lfa-decay-rope", "per-head-lfa-in-cache-t5"),
     "lra": ("visible-lra-alibi", "per-head-lra-in-cache", "lra-scored-queue"),
@@ -114,8 +114,8 @@ def layer_and_text(
     """Draw one of `LAYERS` and a text for it.
 
     ``reshaped`` says that the law compares products of different shapes, which a library may round
-    differently. Turned keys are rounded, and where dyadic numbers tie rounding would decide, so
-    layers that turn keys then get generic numbers, which do not tie.
+    differently. Rotated keys are rounded, and where dyadic numbers tie rounding would decide, so
+    layers that rotate keys then get generic numbers, which do not tie.
     """
     name = draw(st.sampled_from(list(names)), label="layer")
     if reshaped and not scheme_rule(LAYERS[name].encoding).exact:

@@ -94,7 +94,7 @@ def test_decoding_is_full_causal_attention_without_eviction(
 def rounding_decides(text: Text, row: int, places: list[int], layer: Any) -> list[bool]:
     """Tell for each head whether the top K of the last of these places hangs on rounding.
 
-    Logits of dyadic numbers are exact, and so are their ties. A turned key is rounded: where the
+    Logits of dyadic numbers are exact, and so are their ties. A rotated key is rounded: where the
     K-th and the next logit are closer than `comparing.NEAR`, either may rightly be retrieved. A
     query of zeros has logits of zero in any scheme.
     """

@@ -19,9 +19,9 @@ from attendre_conformance.running import few, to_numpy
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-#: Of each kind the first stands for all where code is compiled.
+#: Of each kind the first represents all where code is compiled.
 SCHEMES = {
-    "turned": (
+    "rotated": (
         at.RoPE(),
         at.RoPE(rotary_dim=2),
         at.RoPE(scaling=at.YaRN(4.0, 64)),

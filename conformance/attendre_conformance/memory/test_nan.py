@@ -152,7 +152,7 @@ def test_nothing_is_lost_when_entries_break(backend: Any, data: st.DataObject) -
 
 @law()
 @given(data=st.data())
-def test_the_best_stays_in_the_stead_of_a_broken_one(backend: Any, data: st.DataObject) -> None:
+def test_the_best_stays_instead_of_a_broken_one(backend: Any, data: st.DataObject) -> None:
     """With a visible chunk, as many stay longer as broke, and no others than the best.
 
     Specification, row 3: the pool attended never exceeds M + S; as many come back as went in.
@@ -190,7 +190,10 @@ def test_the_best_stays_in_the_stead_of_a_broken_one(backend: Any, data: st.Data
 
 def rank_of(one: Any, evicted: Any, row: int) -> dict[int, tuple[float, int]]:
     """Return (priority, arrival) of the evicted entries by position: higher = keep."""
-    by_score = one.memory.policy.priority(at.Stored(*[evicted.score] * 6)) is not None
+    by_score = (
+        one.memory.policy.priority(at.Stored(**dict.fromkeys(at.Stored._fields, evicted.score)))
+        is not None
+    )
     return {
         int(evicted.position[row, s]): (
             float(evicted.score[row, s]) if by_score else 0.0,
@@ -203,12 +206,12 @@ def rank_of(one: Any, evicted: Any, row: int) -> dict[int, tuple[float, int]]:
 @law()
 @given(data=st.data())
 def test_broken_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
-    """Whatever stands in padding, NaN and infinity included, nobody ever reads it.
+    """Whatever is in padding, NaN and infinity included, nobody ever reads it.
 
     Specification, row 16: NaN never spreads silently.
     """
     one, stream = data.draw(case_and_stream(EACH), label="case and stream")
-    number = data.draw(st.sampled_from(BROKEN), label="what stands in padding")
+    number = data.draw(st.sampled_from(BROKEN), label="what is in padding")
     runner = Runner.of(backend, one)
     got, evicted, outputs = runner.run(with_garbage(stream, number))
     want, evicted2, outputs2 = runner.run(stream)

@@ -134,22 +134,24 @@ def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> N
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     rows = list(range(stream.shape.batch))
     order = data.draw(st.permutations(rows), label="order of the rows")
-    turned = Stream(stream.shape, tuple(chunk.rows(order) for chunk in stream.chunks), stream.exact)
+    permuted = Stream(
+        stream.shape, tuple(chunk.rows(order) for chunk in stream.chunks), stream.exact
+    )
     runner = Runner.of(backend, one)
     assert_rows_agree(
-        one, runner.run(turned), runner.run(stream), rows, list(order), f"{one.name}, permuted"
+        one, runner.run(permuted), runner.run(stream), rows, list(order), f"{one.name}, permuted"
     )
 
 
 @law()
 @given(data=st.data())
 def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -> None:
-    """Whatever numbers stand in padding entries and padding queries, nothing changes.
+    """Whatever numbers are in padding entries and padding queries, nothing changes.
 
     Specification, row 16.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
-    number = data.draw(st.sampled_from((0.0, -3e4, 1e30)), label="what stands in the padding")
+    number = data.draw(st.sampled_from((0.0, -3e4, 1e30)), label="what is in the padding")
     runner = Runner.of(backend, one)
     rows = list(range(stream.shape.batch))
     got = runner.run(with_garbage(stream, number))

@@ -270,7 +270,7 @@ def test_unseen_entries_keep_their_score(backend: Any, data: st.DataObject) -> N
                 place = before.position[b, slot]
                 if place > newest:
                     assert after.score[b, slot] == before.score[b, slot], (
-                        f"{one.name}, step {number}, row {b}: the latest query stands at {newest}, "
+                        f"{one.name}, step {number}, row {b}: the latest query is at {newest}, "
                         f"yet the score of the entry at {place} went from "
                         f"{before.score[b, slot]!r} to {after.score[b, slot]!r}"
                     )

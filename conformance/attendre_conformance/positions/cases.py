@@ -9,7 +9,7 @@ import numpy as np
 import attendre_core as at
 from attendre_conformance.oracle.positions import Numbers, SchemeRule
 
-#: Every position scheme; of each family the first one stands for all where code is compiled.
+#: Every position scheme; of each family the first one represents all where code is compiled.
 SCHEMES: dict[str, tuple[Any, ...]] = {
     "none": (at.NoPosition(), at.LearnedPositions(4)),
     "rope": (

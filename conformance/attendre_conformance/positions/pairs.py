@@ -59,7 +59,7 @@ def logits_of(backend: Any, encoding: Any, arrays: tuple[Any, ...], eager: bool 
 
 @st.composite
 def pairings(draw: st.DrawFn, per_head: bool = False, far: int = 40) -> tuple[Any, ...]:
-    """Draw queries, keys, and where they stand, in any order; some of them are not real."""
+    """Draw queries, keys, and their positions, in any order; some of them are not real."""
     seed = draw(st.integers(0, 2**32 - 1), label="seed of the numbers")
     rng = np.random.default_rng(seed)
     slots = (BATCH, GROUPS, SLOTS) if per_head else (BATCH, SLOTS)

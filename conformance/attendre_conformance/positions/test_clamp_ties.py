@@ -2,7 +2,7 @@
 
 Where keys have a single number that is not zero, a clamped logit is one product: no library can
 round it in two ways, and equal keys tie wherever and however they are multiplied. Where they have
-more, the same row must at least be rounded in the same way whatever stands in other rows.
+more, the same row must at least be rounded in the same way whatever is in other rows.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def test_equal_keys_at_and_beyond_the_clamp_tie(backend: Any, data: st.DataObjec
 @law()
 @given(data=st.data())
 def test_a_band_of_nothing_ties_as_no_positions_do(backend: Any, data: st.DataObject) -> None:
-    """With n_local = 0 every pair is clamped: nothing is turned, so nothing is rounded.
+    """With n_local = 0 every pair is clamped: nothing is rotated, so nothing is rounded.
 
     Specification, rows 15, 17 and 31: dyadic logits have exact ties, which must not be broken.
     """
@@ -128,7 +128,7 @@ def long_rows(data: st.DataObject) -> tuple[Any, ...]:
     """Draw a long memory and queries: key, value, position, query and its position."""
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     stride = data.draw(st.sampled_from((1, 3)), label="distance of positions")
-    middle = data.draw(st.sampled_from((0, 150, 330)), label="where the queries stand")
+    middle = data.draw(st.sampled_from((0, 150, 330)), label="where the queries are")
     spread = data.draw(st.sampled_from((1, 40)), label="distance of queries")
     order = np.stack([rng.permutation(LONG) for _ in range(ROWS)])
     offset = np.arange(ROWS)[:, None] * data.draw(st.sampled_from((0, 170)), label="rows apart")

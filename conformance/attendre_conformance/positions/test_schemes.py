@@ -169,14 +169,16 @@ def test_rotating_keeps_lengths_and_starts_at_zero(backend: Any, data: st.DataOb
     rng = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1), label="seed"))
     x = rng.standard_normal((BATCH, 6, DIM)).astype(np.float32)
     position = np.asarray(places, dtype=np.int32).reshape(BATCH, 6)
-    turned = np.asarray(backend.to_numpy(encoding.rotate(*from_numpy(backend, (x, position)))))
+    rotated = np.asarray(backend.to_numpy(encoding.rotate(*from_numpy(backend, (x, position)))))
     comparing.assert_close(
-        np.sum(turned**2, axis=-1), np.sum(x**2, axis=-1), f"{encoding}: squared length", scale=2
+        np.sum(rotated**2, axis=-1), np.sum(x**2, axis=-1), f"{encoding}: squared length", scale=2
     )
     still = position == 0
-    comparing.assert_close(turned[still], x[still], f"{encoding}: at position 0")
+    comparing.assert_close(rotated[still], x[still], f"{encoding}: at position 0")
     rest = encoding.rotary_dim or DIM
-    comparing.assert_same(turned[..., rest:], x[..., rest:], f"{encoding}: features from {rest} on")
+    comparing.assert_same(
+        rotated[..., rest:], x[..., rest:], f"{encoding}: features from {rest} on"
+    )
 
 
 def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
