@@ -62,14 +62,21 @@ def test_readme_shows_a_policy_in_under_20_lines() -> None:
     assert len(block.splitlines()) < 20
 
 
-def test_the_tests_that_the_paper_map_names_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/paper_map.md").read_text()))
+@pytest.mark.parametrize("page", ["docs/paper_map.md", "docs/specification.md"])
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")))
     files = [*(ROOT / "conformance").rglob("test_*.py"), *(ROOT / "tests").rglob("test_*.py")]
     defined = {
         name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.M)
     }
     assert named
-    assert named <= defined, f"docs/paper_map.md names tests that do not exist: {named - defined}"
+    assert named <= defined, f"{page} names tests that do not exist: {named - defined}"
+
+
+def test_every_reading_has_its_number_and_anchor() -> None:
+    text = (ROOT / "docs/specification.md").read_text(encoding="utf-8")
+    anchors = re.findall(r"^\(reading-(\d+)\)=\n### (\d+)\. ", text, re.M)
+    assert anchors == [(str(n), str(n)) for n in range(1, 35)]
 
 
 @pytest.mark.parametrize("module", modules())
