@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import attendre_core as at
 from attendre_core.backend import backend
 
 FILE = Path(__file__).parents[1] / "docs" / "examples" / "policies.py"
-_spec = importlib.util.spec_from_file_location("example_policies", FILE)
-assert _spec is not None and _spec.loader is not None
-policies = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(policies)
+spec = importlib.util.spec_from_file_location("example_policies", FILE)
+policies = importlib.util.module_from_spec(spec)
+sys.modules[spec.name] = policies  # dataclasses look their module up
+spec.loader.exec_module(policies)
 
 SIZE, CHUNK, STEPS, HEADS, DIM = 12, 5, 6, 2, 4
 WINDOW = 3
