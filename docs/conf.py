@@ -13,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import attendre_core
 from attendre_core.cli import build_parser
+from attendre_core.presets import OPTIONS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -82,6 +83,30 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(text, text, language="text")]
 
 
+class MemoryOptions(SphinxDirective):
+    """Show the options of memory names, from the table that the parser uses."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [("option", "sets", "meaning")]
+        rows += [(f"+{o.usage}", o.field, o.words) for o in OPTIONS]
+        table = nodes.table(classes=["colwidths-auto"])
+        group = nodes.tgroup(cols=3)
+        group += [nodes.colspec(colwidth=1) for _ in range(3)]
+        head, body = nodes.thead(), nodes.tbody()
+        for i, cells in enumerate(rows):
+            row = nodes.row()
+            for j, text in enumerate(cells):
+                code = i and j < 2
+                paragraph = nodes.paragraph()
+                paragraph += nodes.literal(text, text) if code else nodes.Text(text)
+                row += nodes.entry("", paragraph)
+            (body if i else head).append(row)
+        group += [head, body]
+        table += group
+        return [table]
+
+
 def setup(app: Sphinx) -> None:
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("memory-options", MemoryOptions)
     app.connect("env-check-consistency", check_nothing_undocumented)
