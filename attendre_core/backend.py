@@ -1,8 +1,7 @@
 """A backend: how one array library is recognised, and what it can do better than the standard.
 
 The core is written against the Python array API. A `Backend` names a library, tells which array
-types belong to it and may bring *kernels*: faster versions of an op of `attendre_core.ops`.
-Backends are found through the entry-point group ``attendre.backends``; a library is imported
+types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through the entry-point group ``attendre.backends``; a library is imported
 only when one of its arrays arrives or when it is asked for by name.
 """
 
@@ -11,8 +10,10 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any
+from functools import wraps
+from typing import Any, NamedTuple, TypeVar
 
 from attendre_core.errors import ConfigError, LibraryMixError
 
@@ -22,8 +23,13 @@ __all__ = [
     "backend",
     "backend_of",
     "force_generic",
+    "machine_code",
+    "machine_code_allowed",
     "namespace_of",
+    "numbers",
+    "op",
     "register_backend",
+    "resolve",
 ]
 
 Array = Any
@@ -38,7 +44,7 @@ def _as_it_is(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Cal
     return function
 
 
-def _nowhere(array: Array) -> None:
+def _default_device(array: Array) -> None:
     return None
 
 
@@ -71,8 +77,9 @@ class Backend:
     device_of
         The device on which new arrays must be made to meet this one; None for the default.
     kernels
-        Op name to callable. Laws: a kernel returns what the generic op returns, picks the same
-        indices on ties, and writes into its arguments only where the op says ``donate``.
+        Op name to callable with the signature of the op. Laws: a kernel returns what the plain
+        body returns, picks the same indices on ties, and writes into its arguments only where
+        the op says ``donate``; it may decline by returning ``NotImplemented``.
     transforms
         What else the library can do with a function of (nested) arrays, name to callable:
         ``grad(function)`` differentiates a number by the first argument; ``vmap(function)`` maps
@@ -92,40 +99,63 @@ class Backend:
     compile: Callable[..., Callable[..., Any]] = _as_it_is
     share: Callable[..., Array] | None = None
     stop_gradient: Callable[[Array], Array] = _same
-    device_of: Callable[[Array], Any] = _nowhere
+    device_of: Callable[[Array], Any] = _default_device
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     transforms: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        unknown = sorted(set(self.kernels) - set(OPS))
+        if unknown:
+            raise ConfigError(
+                f"Backend: {self.name!r} brings kernels for {', '.join(unknown)}, which are no "
+                f"ops. Known ops are {', '.join(sorted(OPS))}."
+            )
 
     def __repr__(self) -> str:
         return f"Backend({self.name!r})"
 
 
-#: Where the backends that ship with this package live; others come through entry points.
+class _Shipped(NamedTuple):
+    """A library whose backend ships with this package.
+
+    ``modules`` are the top-level modules of its array types.
+    """
+
+    target: str
+    modules: tuple[str, ...]
+    install: str = ""
+
+
+#: Every shipped library, once; further ones come through entry points.
 _SHIPPED = {
-    "numpy": "attendre_core.builtin_backends:numpy_backend",
-    "array_api_strict": "attendre_core.builtin_backends:strict_backend",
-    "torch": "attendre_torch:backend",
-    "jax": "attendre_jax:backend",
+    "numpy": _Shipped("attendre_core.builtin_backends:numpy_backend", ("numpy",)),
+    "array_api_strict": _Shipped(
+        "attendre_core.builtin_backends:strict_backend",
+        ("array_api_strict",),
+        "Install it with: pip install array-api-strict.",
+    ),
+    "torch": _Shipped(
+        "attendre_torch:backend",
+        ("torch",),
+        "Install it with: pip install 'attendre-core[torch]'.",
+    ),
+    "jax": _Shipped(
+        "attendre_jax:backend",
+        ("jax", "jaxlib"),
+        "Install it with: pip install 'attendre-core[jax]'.",
+    ),
 }
-_INSTALL = {
-    "array_api_strict": "Install it with: pip install array-api-strict.",
-    "torch": "Install it with: pip install 'attendre-core[torch]'.",
-    "jax": "Install it with: pip install 'attendre-core[jax]'.",
-}
-#: Top-level module of an array's type, to the backend that understands it.
-_OF_MODULE = {
-    "numpy": "numpy",
-    "array_api_strict": "array_api_strict",
-    "torch": "torch",
-    "jax": "jax",
-    "jaxlib": "jax",
-}
+_OF_MODULE = {module: name for name, found in _SHIPPED.items() for module in found.modules}
 _BY_NAME: dict[str, Backend] = {}
 _BY_TYPE: dict[type, Backend] = {}
 #: Types of arrays that were met so far.
 known_array_types: Mapping[type, Backend] = _BY_TYPE
-_GENERIC = [False]
+#: Name of an op to its plain body.
+OPS: dict[str, Callable[..., Any]] = {}
+_GENERIC: ContextVar[bool] = ContextVar("force_generic", default=False)
+_MACHINE_CODE: ContextVar[bool] = ContextVar("machine_code", default=True)
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register_backend(new: Backend) -> Backend:
@@ -174,8 +204,10 @@ def backend(name: str | Backend) -> Backend:
         return name
     if name in _BY_NAME:
         return _BY_NAME[name]
-    target = _SHIPPED.get(name)
-    if target is None:
+    shipped = _SHIPPED.get(name)
+    if shipped is not None:
+        target: str | None = shipped.target
+    else:
         target = name if ":" in name else _entry_points().get(name)
     if target is None:
         raise ConfigError(
@@ -189,7 +221,7 @@ def backend(name: str | Backend) -> Backend:
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"backend: {name!r} needs the module {error.name!r}, which is not installed. "
-            f"{_INSTALL.get(name, 'Install the package that brings it.')}"
+            f"{shipped.install if shipped else 'Install the package that brings it.'}"
         ) from error
     except AttributeError as error:
         raise ConfigError(
@@ -291,22 +323,84 @@ def resolve(xp: Namespace | str | Backend) -> Backend:
     )
 
 
-def kernel(name: str, array: Array) -> Callable[..., Any] | None:
-    """Return the faster version of an op that this array's backend brings, if it may be used."""
-    if _GENERIC[0]:
-        return None
-    return backend_of(array).kernels.get(name)
+def op(body: F) -> F:
+    """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
+
+    A call goes to the kernel of the first array among its arguments (looking into tuples and
+    lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave the call to
+    the body, which is also there as ``.plain``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> @op
+    ... def twice(x):
+    ...     return x + x
+    >>> int(twice(np.asarray(3)))
+    6
+    >>> _ = OPS.pop("twice")
+    """
+    name = body.__name__
+
+    @wraps(body)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if not generic_only():
+            for first in args:
+                while isinstance(first, (tuple, list)):
+                    first = first[0]
+                if first is not None:
+                    break
+            found = _BY_TYPE.get(type(first)) or _backend_of_new_type(type(first))
+            fast = found.kernels.get(name)
+            if fast is not None:
+                result = fast(*args, **kwargs)
+                if result is not NotImplemented:
+                    return result
+        return body(*args, **kwargs)
+
+    OPS[name] = body
+    call.plain = body  # type: ignore[attr-defined]
+    return call  # type: ignore[return-value]
 
 
 @contextmanager
-def force_generic() -> Iterator[None]:
-    """Run everything inside on the generic path, so that kernels can be compared with it.
-
-    Functions compiled before keep the path that they were compiled with.
-    """
-    before = _GENERIC[0]
-    _GENERIC[0] = True
+def _switched(switch: ContextVar[bool], on: bool) -> Iterator[None]:
+    token = switch.set(on)
     try:
         yield
     finally:
-        _GENERIC[0] = before
+        switch.reset(token)
+
+
+def generic_only() -> bool:
+    """Whether kernels are switched off here; an adapter may treat it as a constant of a trace."""
+    return _GENERIC.get()
+
+
+def machine_code_allowed() -> bool:
+    """Whether kernels in machine code may run here; likewise a constant of a trace."""
+    return _MACHINE_CODE.get()
+
+
+def force_generic() -> Any:
+    """Run the plain body of every op inside a ``with`` block, to compare kernels with it.
+
+    It holds for this thread or task alone. Functions compiled before keep the path that they
+    were compiled with.
+    """
+    return _switched(_GENERIC, True)
+
+
+def machine_code(on: bool) -> Any:
+    """Switch the kernels that Numba compiles on or off inside a ``with`` block.
+
+    They are on by default and run where Numba is installed. It holds for this thread or task
+    alone; functions compiled before keep what they were compiled with.
+
+    Examples
+    --------
+    >>> with machine_code(False):
+    ...     machine_code_allowed()
+    False
+    """
+    return _switched(_MACHINE_CODE, on)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from attendre_core.backend import (
@@ -18,19 +19,19 @@ from attendre_core.backend import (
     namespace_of,
 )
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
-from attendre_core.ops.finite import surely_finite
-from attendre_core.tree import tree_leaves
+from attendre_core.ops.counting import finite_entries
+from attendre_core.tree import tree_leaves, tree_map
 
 __all__ = ["value_checks"]
 
-_VALUES = [True]
+_VALUES: ContextVar[bool] = ContextVar("value_checks", default=True)
 
 
 @contextmanager
 def value_checks(on: bool) -> Iterator[None]:
     """Turn the checks that read array values on or off inside a ``with`` block.
 
-    They are on by default, run only in eager code on the CPU and cost one pass over the new
+    It holds for this thread or task alone. They are on by default, run only in eager code on the CPU and cost one pass over the new
     chunk. With them off, and in compiled code, an entry with a NaN or infinity is refused
     (handed back as evicted) and a query with one scores nothing.
 
@@ -39,17 +40,17 @@ def value_checks(on: bool) -> Iterator[None]:
     >>> with value_checks(False):
     ...     pass
     """
-    before = _VALUES[0]
-    _VALUES[0] = on
+    token = _VALUES.set(on)
     try:
         yield
     finally:
-        _VALUES[0] = before
+        _VALUES.reset(token)
 
 
 def may_read(array: Array) -> bool:
     """Whether a check may look at the values of this array now."""
-    return _VALUES[0] and bool(backend_of(array).is_concrete(array))
+    # In this order: compilers trace the first part and need not know of the second.
+    return bool(backend_of(array).is_concrete(array)) and _VALUES.get()
 
 
 def whole_number(where: str, name: str, value: Any, *, least: int, hint: str) -> None:
@@ -132,22 +133,26 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
     keep
         The axes of ``array`` that the result keeps.
     """
-    xp = namespace_of(array, valid)
-    if surely_finite(array):
-        return xp.ones_like(valid)
-    axes = tuple(axis for axis in range(array.ndim) if axis not in keep)
-    finite = xp.isfinite(array)
-    if axes:
-        finite = xp.all(finite, axis=axes)
+    finite = finite_entries(array, keep)
     if may_read(finite):
         bad = valid & ~finite
-        if bool(xp.any(bad)):
-            first = _first_true(bad)
+        if bad.any():
             raise NonFiniteError(
-                f"{where}: {name} has NaN or infinity at (batch, seq) = {first}, expected finite "
-                "numbers. Look for an overflow before this call, or mark the entry with "
-                "valid=False. Nothing was stored."
+                f"{where}: {name} has NaN or infinity at (batch, seq) = {_first_true(bad)}, "
+                "expected finite numbers. Look for an overflow before this call, or mark the entry "
+                "with valid=False. Nothing was stored."
             )
+    return finite
+
+
+def finite_scores(where: str, score: Array, counted: Array) -> Array:
+    """Tell which scores of a policy are finite; raise if one that counts is not."""
+    finite = finite_entries(score, tuple(range(score.ndim)))
+    if may_read(finite) and (counted & ~finite).any():
+        raise NonFiniteError(
+            f"{where} scored an entry with NaN or infinity, expected finite scores. Check the "
+            "policy, or scale queries and keys down. The state passed in is unchanged."
+        )
     return finite
 
 
@@ -188,3 +193,64 @@ def same_library(where: str, *trees: Any) -> Namespace:
             else:
                 leaves.extend(tree_leaves(part))
     return namespace_of(*leaves)
+
+
+def flags(
+    where: str,
+    name: str,
+    given: Array | None,
+    expected: tuple[int, int],
+    like: Array,
+    *,
+    default: bool,
+) -> Array:
+    """Check boolean flags, (batch, seq), or make them all the default."""
+    if given is None:
+        found = backend_of(like)
+        return found.xp.full(expected, default, dtype=found.xp.bool, device=found.device_of(like))
+    boolean(where, name, given)
+    shape(where, name, given, "batch, seq", expected, "Give one flag to each entry.")
+    return given
+
+
+def metadata(where: str, stored: Any, given: Any, lead: tuple[int, int], record_axes: int) -> None:
+    """Refuse metadata that differs in structure, shape or dtype from what init was shown."""
+    if stored is None and given is None:
+        return
+    if (stored is None) != (given is None):
+        told = "none was given to init" if stored is None else "init was given an example"
+        raise ConfigError(
+            f"{where}: aux was {'left out' if given is None else 'passed'}, but {told}. Pass the "
+            "same nested arrays to init(aux=...) and to every insert."
+        )
+    try:
+        pairs = list(zip(tree_leaves(stored), tree_leaves(given), strict=True))
+        tree_map(lambda a, b: None, stored, given)
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ConfigError(
+            f"{where}: the metadata is nested in another way than what init was shown. "
+            "Pass the same structure of tuples and dicts."
+        ) from error
+    for old, new in pairs:
+        expected = (*lead, *old.shape[record_axes:])
+        if tuple(new.shape) != expected:
+            raise ShapeError(
+                f"{where}: an array of the metadata has shape {tuple(new.shape)}, expected "
+                f"{expected}. All that travels with the entries starts with (batch, seq)."
+            )
+        same_dtype(where, "an array of the metadata", new, old.dtype)
+
+
+def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
+    """Refuse more pinned entries than slots, where values may be read."""
+    if not may_read(pins):
+        return
+    to_numpy = backend_of(pins).to_numpy
+    before = to_numpy(held)
+    before = before[:, 0, :] if before.ndim == 3 else before
+    most = int((before.sum(axis=1) + to_numpy(pins).sum(axis=1)).max())
+    if most > size:
+        raise ConfigError(
+            f"{where}: {most} entries of a row would be pinned, but the memory holds {size}. "
+            "Pin fewer, or enlarge the memory. Nothing was stored."
+        )

@@ -1,33 +1,47 @@
-"""Names that are imported when they are first asked for, so that importing stays fast."""
+"""Public names that are imported when they are first asked for, so that importing stays fast.
+
+A package lists its names once, in the stub beside its ``__init__.py``: type checkers read it, and
+`attach` derives the rest from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import ast
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-__all__ = ["lazy_names"]
+__all__ = ["attach"]
 
 
-def lazy_names(
-    namespace: dict[str, Any], modules: Mapping[str, tuple[str, ...]]
-) -> Callable[[str], Any]:
-    """Make the ``__getattr__`` of a package.
+def attach(
+    namespace: dict[str, Any],
+) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
     Parameters
     ----------
     namespace
-        The package's ``globals()``, in which a name is kept once it was imported.
-    modules
-        Module to the names it defines.
+        The package's ``globals()``. Names are those that its stub imports; an imported name is
+        kept here.
     """
-    home = {name: module for module, names in modules.items() for name in names}
+    stub = Path(namespace["__file__"]).with_suffix(".pyi")
+    home: dict[str, str] = {}
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            home.update({alias.asname or alias.name: node.module for alias in node.names})
+    names = sorted(home)
 
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's own
         if name not in home:
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        value = getattr(import_module(home[name]), name)
+        module = import_module(home[name])
+        value = getattr(module, name, None) or import_module(f"{home[name]}.{name}")
         namespace[name] = value
         return value
 
-    return __getattr__
+    def __dir__() -> list[str]:  # noqa: N807
+        return names
+
+    return __getattr__, __dir__, names

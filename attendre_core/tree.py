@@ -36,24 +36,27 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     return function(tree, *rest)
 
 
-def tree_leaves(tree: Any) -> Iterator[Any]:
-    """Yield the leaves from left to right.
+def tree_leaves(tree: Any) -> list[Any]:
+    """Return the leaves from left to right.
 
     Examples
     --------
-    >>> list(tree_leaves({"a": (1, [2, None])}))
+    >>> tree_leaves({"a": (1, [2, None])})
     [1, 2]
     """
     if tree is None:
-        return
+        return []
     if isinstance(tree, dict):
-        for name in tree:
-            yield from tree_leaves(tree[name])
-    elif isinstance(tree, (tuple, list)):
-        for part in tree:
-            yield from tree_leaves(part)
-    else:
-        yield tree
+        tree = tuple(tree.values())
+    if not isinstance(tree, (tuple, list)):
+        return [tree]
+    leaves: list[Any] = []
+    for part in tree:
+        if isinstance(part, (tuple, list, dict)):
+            leaves += tree_leaves(part)
+        elif part is not None:
+            leaves.append(part)
+    return leaves
 
 
 def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
@@ -65,4 +68,20 @@ def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
     {'a': ('x', ['y', None])}
     """
     rest = iter(leaves)
-    return tree_map(lambda _: next(rest), like)
+    return _nested(like, rest)
+
+
+def _nested(like: Any, rest: Iterator[Any]) -> Any:
+    if like is None:
+        return None
+    if isinstance(like, dict):
+        return {name: _nested(part, rest) for name, part in like.items()}
+    if isinstance(like, (tuple, list)):
+        parts = [
+            None if part is None
+            else _nested(part, rest) if isinstance(part, (tuple, list, dict))
+            else next(rest)
+            for part in like
+        ]  # fmt: skip
+        return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
+    return next(rest)

@@ -1,7 +1,7 @@
 """Layers and stacks that read a stream in fixed memory (paper, sections 3.2 and 3.3)."""
 
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
-from attendre_core.layer.encoder_output import EncoderOutputMemory, cross_attention
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.stack import Block, Stack, StackOutput
 from attendre_core.layer.trace import REASONS, Eviction, StepTrace, Trace
 
@@ -10,7 +10,6 @@ __all__ = [
     "AttendreLayer",
     "Block",
     "Chunk",
-    "EncoderOutputMemory",
     "Eviction",
     "LayerOutput",
     "LayerState",
@@ -18,5 +17,4 @@ __all__ = [
     "StackOutput",
     "StepTrace",
     "Trace",
-    "cross_attention",
 ]

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.memory.data_only import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, T5Bias
-from attendre_core.presets import MemoryConfig
 
-__all__ = ["head_sizes", "layer_of", "table_shape"]
+__all__ = ["Memories", "head_sizes", "layer_of", "table_shape"]
 
 _WHERE = "AttendreAttention"
+
+
+class Memories(Protocol):
+    """The memories of a layer, as `attendre_core.MemoryConfig` makes them."""
+
+    @property
+    def top_k(self) -> int | None:
+        """K, or None for all."""
+
+    def kv_memory(self, layer: int = 0) -> KeyValueMemory:
+        """Return the K/V memory of one layer."""
+
+    def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
+        """Return the Q memory of one layer."""
 
 
 def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> tuple[int, int]:
@@ -35,7 +50,7 @@ def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
         head_dim = dim // heads
     checks.whole_number(_WHERE, "head_dim", head_dim, least=1, hint="None is dim / heads.")
     kv_heads = heads if kv_heads is None else kv_heads
-    checks.whole_number(_WHERE, "kv_heads", kv_heads, least=1, hint="None is one a head.")
+    checks.whole_number(_WHERE, "kv_heads", kv_heads, least=1, hint="None is one per head.")
     if heads % kv_heads:
         raise ConfigError(
             f"{_WHERE}: {heads} heads over {kv_heads} K/V heads, expected a multiple. Each K/V "
@@ -45,7 +60,7 @@ def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def layer_of(
-    memory: KeyValueMemory | MemoryConfig | int,
+    memory: KeyValueMemory | Memories | int,
     policy: Policy | None,
     q_memory: DataOnlyMemory | int | None,
     top_k: int | None,
@@ -57,8 +72,8 @@ def layer_of(
     Parameters
     ----------
     memory
-        A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which brings policy,
-        Q memory and top K, too.
+        A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which also brings
+        policy, Q memory and top K.
     policy
         Who goes when the memory is full, where ``memory`` is a size.
     q_memory
@@ -77,12 +92,12 @@ def layer_of(
             f"{_WHERE}: policy is {policy!r}, but memory brings one of its own. Give the policy "
             "only beside a size."
         )
-    if isinstance(memory, MemoryConfig):
+    if isinstance(memory, int):
+        memory = KeyValueMemory(memory) if policy is None else KeyValueMemory(memory, policy)
+    elif not isinstance(memory, KeyValueMemory):
         q_memory = memory.q_memory() if q_memory is None else q_memory
         top_k = memory.top_k if top_k is None else top_k
         memory = memory.kv_memory()
-    elif isinstance(memory, int):
-        memory = KeyValueMemory(memory) if policy is None else KeyValueMemory(memory, policy)
     if isinstance(q_memory, int):
         q_memory = DataOnlyMemory(q_memory) if q_memory else None
     return AttendreLayer(memory, q_memory, top_k, causal, encoding)

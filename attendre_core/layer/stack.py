@@ -20,11 +20,11 @@ from typing import Any, Literal, NamedTuple, Protocol
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.trace import StepTrace
-from attendre_core.memory.chunk import check_flags
 from attendre_core.ops.counting import running_count
-from attendre_core.ops.slots import exchange_slots
+from attendre_core.ops.slots import write_slots
 
 __all__ = ["Block", "Flow", "Stack", "StackOutput", "in_order"]
 
@@ -110,17 +110,17 @@ class Stack:
         """The sum of all N: how many positions late the output comes."""
         return sum(layer.delay for layer in self.layers)
 
-    def init(self, *args: Any, **kwargs: Any) -> tuple[LayerState, ...]:
+    def init(self, **kwargs: Any) -> tuple[LayerState, ...]:
         """Make an empty state of every layer; arguments as in `AttendreLayer.init`.
 
         A flush sends all N queries of a layer upwards at once, so ``chunk`` is raised to the
         largest N below.
         """
-        chunk = kwargs.pop("chunk", 0)
+        chunk = kwargs.pop("chunk", None)
         states = []
         for layer in self.layers:
-            states.append(layer.init(*args, chunk=chunk, **kwargs))
-            chunk = max(chunk, layer.delay) if chunk else 0
+            states.append(layer.init(chunk=chunk, **kwargs))
+            chunk = max(chunk or 0, layer.delay) or None
         return tuple(states)
 
     def step(
@@ -151,7 +151,7 @@ class Stack:
         where = "Stack.step"
         self._check_blocks(where, blocks, state)
         shape = tuple(x.shape[:2])
-        valid = check_flags(where, "valid", valid, (shape[0], shape[1]), x, default=True)
+        valid = checks.flags(where, "valid", valid, (shape[0], shape[1]), x, default=True)
         if position is None:
             position = state[0].kv.clock[:, None] + running_count(valid) - 1
         flow = Flow(x, position, valid, document, metadata)
@@ -217,10 +217,11 @@ class Stack:
         found = backend_of(x)
         xp, device = found.xp, found.device_of(x)
         batch, length, width = x.shape
-        valid = check_flags(where, "valid", valid, (batch, length), x, default=True)
+        valid = checks.flags(where, "valid", valid, (batch, length), x, default=True)
         index = xp.zeros((batch, length), dtype=xp.int32, device=device) + numbers(length, x)
         state = self.init(
-            batch, heads, kv_heads, head_dim, width, found, x.dtype, device,
+            batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, carry_dim=width,
+            xp=found, dtype=x.dtype, device=device,
             documents=document is not None, metadata=(index,), chunk=chunk,
         )  # fmt: skip
         advance = self.step if step is None else step
@@ -373,7 +374,7 @@ def in_order(pieces: Sequence[tuple[Array, Array, Array]], batch: int, length: i
         # What is not real is written behind the end, each to a place of its own.
         aside = xp.zeros_like(place) + (length + numbers(x.shape[1], first))
         index = xp.astype(xp.where(valid, place, aside), _index_dtype(first))
-        (result,), _ = exchange_slots([result], index, [x], valid, axis=1, donate=True)
+        (result,) = write_slots([result], index, [x], valid, axis=1, donate=True)
     return result[:, :length, ...]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.memory.inserting import stored_of
+from attendre_core.memory.state import stored_of
 from attendre_core.tree import tree_map
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def trace_step(
     since = xp.reshape(since, since.shape + (1,) * (evicted.valid.ndim - 1))
     # What stayed and could have gone: not pinned, not a sink, not recent, and in visible mode
     # not of the chunk that just came in.
-    free = after.valid & ~after.pinned & (after.arrival >= policy.sinks)
+    free = after.valid & ~after.pinned & (after.arrival >= memory.all_sinks)
     clock = after.clock if memory.present == "compete" else before.clock
     clock = xp.reshape(clock, clock.shape + (1,) * (evicted.valid.ndim - 1))
     free = free & (after.arrival < clock - memory.protect_recent)
@@ -137,7 +137,7 @@ class Trace:
     >>> import numpy as np
     >>> import attendre_core as at
     >>> layer = at.AttendreLayer(at.KeyValueMemory(4), trace=True)
-    >>> state, trace = layer.init(1, 1, head_dim=2), at.Trace()
+    >>> state, trace = layer.init(batch=1, heads=1, head_dim=2), at.Trace()
     >>> for _ in range(3):
     ...     ones = np.ones((1, 2, 1, 2), dtype=np.float32)
     ...     state, out = layer.step(state, at.Chunk(ones, ones, ones))

@@ -1,53 +1,156 @@
-"""What a memory may be asked for: checks of its fields, and its size in bytes."""
+"""What a key-value memory is: its fields, their checks, and how many bytes it takes."""
 
 from __future__ import annotations
 
-import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
 
 from attendre_core import checks
-from attendre_core.errors import ConfigError, DTypeError
-from attendre_core.policies import Policy, RandomTies
+from attendre_core.errors import ConfigError
+from attendre_core.memory.sizes import byte_count, state_bytes
+from attendre_core.policies import FIFO, Policy, RandomTies
 
-if TYPE_CHECKING:
-    from attendre_core.memory.key_value import KeyValueMemory
+__all__ = ["CHUNK", "KeyValueSpec", "check_pin", "check_policy"]
 
-__all__ = ["byte_count", "check_policy", "check_spec", "state_bytes"]
-
-_BYTES = {"float16": 2, "bfloat16": 2, "float32": 4, "float64": 8}
-_UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1024, "mi": 1024**2, "gi": 1024**3}
+#: The chunk length of the paper.
+CHUNK = 128
+Self = TypeVar("Self", bound="KeyValueSpec")
 
 
-def check_spec(memory: KeyValueMemory) -> None:
-    """Refuse a key-value memory that cannot work."""
-    where = "KeyValueMemory"
-    checks.whole_number(where, "size", memory.size, least=1, hint="It counts entries of a row.")
-    checks.whole_number(
-        where, "protect_recent", memory.protect_recent, least=0, hint="0 protects nothing."
-    )
-    checks.whole_number(where, "passes", memory.passes, least=1, hint="16 is a good choice.")
-    if memory.present not in ("compete", "visible"):
-        raise ConfigError(
-            f"{where}: present is {memory.present!r}, expected 'compete' or 'visible'."
+@dataclass(frozen=True)
+class KeyValueSpec:
+    """The fields of a `KeyValueMemory`, which documents them."""
+
+    size: int
+    policy: Policy = FIFO()
+    present: Literal["compete", "visible"] = "compete"
+    per_head: bool = False
+    protect_recent: int = 0
+    pin: tuple[tuple[int, int], ...] = ()
+    ties: Literal["recency"] | RandomTies = "recency"
+    scale: float | None = None
+    retrieval: Literal["threshold", "gather", "approximate"] = "threshold"
+    passes: int = 16
+    sinks: int = 0
+
+    def __post_init__(self) -> None:
+        where = "KeyValueMemory"
+        checks.whole_number(where, "size", self.size, least=1, hint="It counts entries per row.")
+        checks.whole_number(where, "passes", self.passes, least=1, hint="16 is a good choice.")
+        for name, words in _WORDS.items():
+            if getattr(self, name) not in words:
+                given, known = getattr(self, name), " or ".join(map(repr, words))
+                raise ConfigError(f"{where}: {name} is {given!r}, expected {known}.")
+        check_policy(where, self.policy, self.size, self.sinks, self.protect_recent, self.ties)
+        check_pin(where, self.pin)
+
+    @property
+    def all_sinks(self) -> int:
+        """How many of the first entries are never evicted: the memory's sinks or the policy's."""
+        return max(self.sinks, self.policy.sinks)
+
+    def slots(self, chunk: int | None = None) -> int:
+        """Return how many slots a state has: size, and room for a visible chunk."""
+        return self.size + ((CHUNK if chunk is None else chunk) if self.present == "visible" else 0)
+
+    def nbytes(
+        self,
+        batch: int,
+        heads: int,
+        head_dim: int,
+        dtype: Any = "float32",
+        *,
+        value_dim: int | None = None,
+        aux_bytes: int = 0,
+        chunk: int | None = None,
+    ) -> int:
+        """Return the bytes a state will take, before anything is allocated.
+
+        ``heads`` are the K/V heads, ``aux_bytes`` is what the metadata of one entry takes.
+        """
+        return state_bytes(
+            self.slots(chunk), self.per_head, batch, heads, head_dim, value_dim, dtype, aux_bytes
         )
-    if memory.retrieval not in ("threshold", "gather", "approximate"):
-        raise ConfigError(
-            f"{where}: retrieval is {memory.retrieval!r}, expected 'threshold', 'gather' or "
-            "'approximate'."
-        )
-    check_policy(where, memory.policy, memory.size, memory.protect_recent, memory.ties)
-    for span in memory.pin:
-        if len(span) != 2 or span[0] >= span[1]:
+
+    @classmethod
+    def within_bytes(
+        cls: type[Self],
+        budget: int | str,
+        *,
+        batch: int = 1,
+        heads: int,
+        head_dim: int,
+        dtype: Any = "float32",
+        value_dim: int | None = None,
+        aux_bytes: int = 0,
+        chunk: int | None = None,
+        **spec: Any,
+    ) -> Self:
+        """Make the largest memory whose state fits into a number of bytes.
+
+        Parameters
+        ----------
+        budget
+            Bytes, or words such as ``"64 MiB"``.
+        **spec
+            The other fields of the memory.
+
+        Examples
+        --------
+        >>> import attendre_core as at
+        >>> at.KeyValueMemory.within_bytes("1 MiB", heads=8, head_dim=64).size
+        255
+        """
+
+        def taken(size: int) -> int:
+            return cls(size=size, **spec).nbytes(
+                batch, heads, head_dim, dtype,
+                value_dim=value_dim, aux_bytes=aux_bytes, chunk=chunk,
+            )  # fmt: skip
+
+        total = byte_count(budget)
+        sinks = max(spec.get("sinks", 0), spec.get("policy", FIFO()).sinks)
+        least = max(1, spec.get("protect_recent", 0) + sinks)
+        each = taken(least + 1) - taken(least)
+        size = least + (total - taken(least)) // each
+        if size < least:
             raise ConfigError(
-                f"{where}: pin holds {span!r}, expected (start, stop) with start < stop, e.g. "
-                "pin=((0, 32),) for the first 32 positions."
+                f"KeyValueMemory.within_bytes: {total} bytes hold less than the smallest such "
+                f"memory, which takes {taken(least)}. Raise the budget, or lower batch or heads."
+            )
+        return cls(size=size, **spec)
+
+
+_WORDS = {
+    "present": ("compete", "visible"),
+    "retrieval": ("threshold", "gather", "approximate"),
+}
+
+
+def check_pin(where: str, pin: tuple[tuple[int, int], ...]) -> None:
+    """Refuse pins that are not ranges of positions."""
+    for span in pin if isinstance(pin, tuple) else (pin,):
+        if not isinstance(span, tuple) or len(span) != 2 or not span[0] < span[1]:
+            raise ConfigError(
+                f"{where}: pin is {pin!r}, expected ranges ((start, stop), ...) with start < "
+                "stop, e.g. pin=((0, 32),) for the first 32 positions."
             )
 
 
 def check_policy(
-    where: str, policy: Policy, size: int, protect_recent: int, ties: str | RandomTies
+    where: str,
+    policy: Policy,
+    size: int,
+    sinks: int,
+    protect_recent: int,
+    ties: str | RandomTies,
 ) -> None:
     """Refuse a policy that is none, and protection that leaves no room to evict."""
+    if isinstance(policy, type):
+        raise ConfigError(
+            f"{where}: policy is the class {policy.__name__}, expected an instance. Write "
+            f"policy={policy.__name__}(), with its settings."
+        )
     for method in ("enter", "observe", "priority"):
         if not callable(getattr(policy, method, None)):
             raise ConfigError(
@@ -56,55 +159,12 @@ def check_policy(
             )
     if ties != "recency" and not isinstance(ties, RandomTies):
         raise ConfigError(f"{where}: ties is {ties!r}, expected 'recency' or RandomTies(seed).")
-    guarded = policy.sinks + protect_recent
-    if guarded > size:
+    hint = "0 protects nothing."
+    checks.whole_number(where, "sinks", sinks, least=0, hint=hint)
+    checks.whole_number(where, "protect_recent", protect_recent, least=0, hint=hint)
+    sinks = max(sinks, policy.sinks)
+    if sinks + protect_recent > size:
         raise ConfigError(
-            f"{where}: {policy.sinks} sinks and {protect_recent} protected recent entries do not "
+            f"{where}: {sinks} sinks and {protect_recent} protected recent entries do not "
             f"fit into size {size}. Enlarge the memory or protect fewer."
         )
-
-
-def state_bytes(
-    slots: int,
-    per_head: bool,
-    batch: int,
-    heads: int,
-    head_dim: int,
-    value_dim: int | None,
-    dtype: Any,
-    aux_bytes: int,
-) -> int:
-    """Count the bytes of a key-value state."""
-    name = dtype if isinstance(dtype, str) else checks.dtype_name(dtype)
-    if name not in _BYTES:
-        raise DTypeError(
-            f"KeyValueMemory.nbytes: dtype is {name!r}, expected one of {', '.join(_BYTES)}."
-        )
-    score = 8 if name == "float64" else 4
-    payload = heads * (head_dim + (value_dim or head_dim)) * _BYTES[name]
-    record = (4 + 4 + score + 1 + 1 + 1 + aux_bytes) * (heads if per_head else 1)
-    return batch * (slots * (payload + record) + 5 * 4)
-
-
-def byte_count(budget: int | str) -> int:
-    """Read a number of bytes: 1000000, "64 MiB", "2GB".
-
-    Examples
-    --------
-    >>> byte_count("64 KiB")
-    65536
-    """
-    if isinstance(budget, int) and not isinstance(budget, bool):
-        number = float(budget)
-    else:
-        match = re.fullmatch(r"\s*([0-9.]+)\s*([kKmMgG]i?)?[bB]?\s*", str(budget))
-        try:
-            number = float(match[1]) * _UNITS[(match[2] or "").lower()] if match else -1.0
-        except ValueError:
-            number = -1.0
-    if number < 1:
-        raise ConfigError(
-            f"byte budget: {budget!r} is not a number of bytes, expected for example 1000000, "
-            "'64 MiB' or '2 GB'."
-        )
-    return int(number)

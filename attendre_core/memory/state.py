@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 
 from attendre_core import checks
 from attendre_core.backend import Array, Namespace, backend_of, numbers
+from attendre_core.policies.base import Stored
+from attendre_core.policies.view import NO_QUERY
 from attendre_core.tree import tree_map
 
 __all__ = [
@@ -16,11 +18,8 @@ __all__ = [
     "empty_like",
     "empty_state",
     "grown",
+    "stored_of",
 ]
-
-#: The latest query position of a row before its first query.
-NO_QUERY = -(2**31)
-
 
 class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
@@ -52,6 +51,8 @@ class KeyValueState(NamedTuple):
         int32, (batch,): the clock before the chunk inserted last.
     evictions, refusals
         int32, (batch,): entries evicted so far, and how many of them never got in.
+    policy_state
+        What the policy remembers of each row: None or nested arrays (batch, ...).
     """
 
     key: Array
@@ -68,6 +69,7 @@ class KeyValueState(NamedTuple):
     chunk_start: Array
     evictions: Array
     refusals: Array
+    policy_state: Any = None
 
 
 class Entries(NamedTuple):
@@ -187,3 +189,11 @@ def grown(state: KeyValueState, count: int) -> KeyValueState:
             for name in ("position", "valid", "score", "arrival", "pinned", "observed")
         },
     )
+
+
+def stored_of(state: KeyValueState, params: Any = None) -> Stored:
+    """Return what a policy sees of a state."""
+    return Stored(
+        state.score, state.position, state.valid, state.arrival, state.pinned, state.observed,
+        state.key, state.value, state.aux, state.clock, state.policy_state, params,
+    )  # fmt: skip

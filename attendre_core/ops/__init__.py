@@ -1,18 +1,35 @@
 """What the array-API standard lacks and a memory needs.
 
-Each op has a generic version in standard functions alone. A backend may bring a faster kernel
-of the same name (`attendre_core.backend.Backend.kernels`); `attendre_core.force_generic` turns
-the kernels off.
+Each op has one plain body in standard functions; a backend may bring a faster kernel of the same
+name (`attendre_core.backend.op`), and `attendre_core.force_generic` turns kernels off.
 """
 
-from attendre_core.ops.attention import Part, attend_top_k, attention, attention_over
-from attendre_core.ops.branches import all_true, choose, when
-from attendre_core.ops.counting import count_true, running_count
-from attendre_core.ops.erf import erf
-from attendre_core.ops.finite import surely_finite
+from attendre_core.ops.admission import admit, mean_less_deviations
+from attendre_core.ops.attention import (
+    attend_top_k,
+    attention,
+    grouped,
+    logits_of,
+    masked_softmax,
+    mix,
+    ungrouped,
+)
+from attendre_core.ops.counting import count_true, finite_entries, running_count
+from attendre_core.ops.layers import erf, linear, rms_norm, rotate_halves, silu
 from attendre_core.ops.lookup import take_rows
+from attendre_core.ops.pairs import (
+    Pairs,
+    Term,
+    allowed_pairs,
+    attend,
+    logits,
+    sum_logits,
+    visible_pairs,
+)
 from attendre_core.ops.selection import (
+    among_top_k,
     approximate_top_k,
+    approximate_threshold,
     bounded,
     kth_largest,
     lowest,
@@ -20,31 +37,44 @@ from attendre_core.ops.selection import (
     top_k,
     top_k_threshold,
 )
-from attendre_core.ops.slots import exchange_slots, gather_slots, write_slots
-from attendre_core.ops.softmax import masked_softmax
+from attendre_core.ops.slots import gather_slots, sort_slots, write_slots
 
 __all__ = [
-    "Part",
-    "all_true",
+    "Pairs",
+    "Term",
+    "admit",
+    "allowed_pairs",
+    "among_top_k",
     "approximate_top_k",
+    "attend",
     "attend_top_k",
     "attention",
-    "attention_over",
+    "approximate_threshold",
     "bounded",
-    "choose",
     "count_true",
     "erf",
-    "exchange_slots",
+    "finite_entries",
     "gather_slots",
+    "grouped",
     "kth_largest",
+    "linear",
+    "logits",
+    "logits_of",
     "lowest",
     "masked_softmax",
+    "mean_less_deviations",
+    "mix",
+    "rms_norm",
+    "rotate_halves",
     "running_count",
     "select_top_k",
-    "surely_finite",
+    "silu",
+    "sort_slots",
+    "sum_logits",
     "take_rows",
     "top_k",
     "top_k_threshold",
-    "when",
+    "ungrouped",
+    "visible_pairs",
     "write_slots",
 ]

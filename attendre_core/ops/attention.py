@@ -1,22 +1,16 @@
-"""Dense attention in the layout of a memory: K/V heads, query heads of each, queries."""
+"""Attention in the layout of a memory: K/V heads, the query heads of each, queries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
-from attendre_core.backend import Array, backend_of, kernel, namespace_of
-from attendre_core.ops.selection import among_top_k, bisected_threshold, top_k_threshold
-from attendre_core.ops.softmax import masked_softmax
+from attendre_core.backend import Array, backend_of, namespace_of, op
+from attendre_core.ops.selection import among_top_k, approximate_threshold, top_k_threshold
 
 __all__ = [
-    "Part",
-    "attend_by_threshold",
     "attend_top_k",
     "attention",
-    "attention_over",
     "grouped",
     "logits_of",
+    "masked_softmax",
     "mix",
     "ungrouped",
 ]
@@ -93,6 +87,39 @@ def mix(weights: Array, value: Array) -> Array:
     return xp.reshape(flat, (batch, heads, group, count, value.shape[3]))
 
 
+@op
+def masked_softmax(logits: Array, allowed: Array | None) -> Array:
+    """Softmax over the last axis, counting only the allowed entries.
+
+    Parameters
+    ----------
+    logits
+        Real floating, any shape. What ``allowed`` excludes never matters, NaN included.
+    allowed
+        Boolean, broadcastable to ``logits``; None = everything.
+
+    Returns
+    -------
+    array
+        Weights of the same shape; a row with nothing allowed is all zeros, never NaN.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> x = np.asarray([[0.0, 0.0, 9.0], [1.0, 2.0, 3.0]])
+    >>> masked_softmax(x, np.asarray([[True, True, False], [False] * 3])).tolist()
+    [[0.5, 0.5, 0.0], [0.0, 0.0, 0.0]]
+    """
+    xp = namespace_of(logits, allowed)
+    masked = logits if allowed is None else xp.where(allowed, logits, -float("inf"))
+    top = xp.max(masked, axis=-1, keepdims=True)
+    top = xp.where(top == -float("inf"), xp.zeros_like(top), top)
+    raised = xp.exp(masked - top)
+    total = xp.sum(raised, axis=-1, keepdims=True, dtype=raised.dtype)
+    return raised / xp.where(total > 0, total, xp.ones_like(total))
+
+
+@op
 def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
     """Softmax attention over everything allowed; zeros where nothing is.
 
@@ -118,13 +145,10 @@ def attention(query: Array, key: Array, value: Array, allowed: Array | None = No
     >>> attention(q, k, v, np.ones((1, 1, 1, 1, 2), dtype=bool)).tolist()
     [[[[[2.0]]]]]
     """
-    fast = kernel("attention", query)
-    if fast is not None:
-        return fast(query, key, value, allowed)
-    weights = masked_softmax(logits_of(query, key), allowed)
-    return mix(weights, value)
+    return mix(masked_softmax(logits_of(query, key), allowed), value)
 
 
+@op
 def attend_top_k(
     logits: Array,
     value: Array,
@@ -166,67 +190,13 @@ def attend_top_k(
     >>> [number.item() for number in attend_top_k(x, v, yes, 1, order)]
     [3.0, 2.0, 1]
     """
-    fast = kernel("attend_top_k", logits)
-    if fast is not None:
-        found: tuple[Array, Array, Array] | None = fast(logits, value, allowed, k, order, passes)
-        if found is not None:
-            return found
-    return attend_by_threshold(logits, value, allowed, k, order, passes)
-
-
-def attend_by_threshold(
-    logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None
-) -> tuple[Array, Array, Array]:
-    """Do what `attend_top_k` does, whatever the values."""
     xp = namespace_of(logits, value, allowed, order)
     ranked = backend_of(logits).stop_gradient(logits)
     masked = xp.where(allowed, ranked, -float("inf"))
     if passes is None:
         threshold, oldest = top_k_threshold(masked, k, order)
     else:
-        threshold = bisected_threshold(ranked, allowed, k, passes)
+        threshold = approximate_threshold(ranked, allowed, k, passes)
         oldest = xp.full_like(threshold, -_LAST, dtype=xp.int32)
     used = among_top_k(masked, threshold, oldest, order) & allowed
     return mix(masked_softmax(logits, used), value), threshold, oldest
-
-
-class Part(NamedTuple):
-    """Some of the entries, with the queries that they are multiplied with; as in `attention`."""
-
-    query: Array
-    key: Array
-    value: Array
-    allowed: Array | None
-
-
-def attention_over(parts: Sequence[Part]) -> Array:
-    """Softmax attention over the entries of all parts together; zeros where nothing is allowed.
-
-    As `attention` of keys and values side by side, but the queries, which are the same in number,
-    may be other ones in each part.
-
-    Returns
-    -------
-    array
-        (batch, kv_heads, group, queries, value_dim).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> q, k = np.zeros((1, 1, 1, 1, 2)), np.zeros((1, 1, 1, 2))
-    >>> ones = np.ones((1, 1, 1, 1))
-    >>> attention_over([Part(q, k, ones, None), Part(q + 1, k, 3 * ones, None)]).tolist()
-    [[[[[2.0]]]]]
-    """
-    fast = kernel("attention_over", parts[0].query)
-    fused = None if fast is None else fast(parts)
-    if fused is not None:
-        return fused
-    xp = namespace_of(*parts[0])
-    logits = [logits_of(part.query, part.key) for part in parts]
-    allowed = [
-        x == x if part.allowed is None else xp.broadcast_to(part.allowed, x.shape)
-        for part, x in zip(parts, logits, strict=True)
-    ]
-    weights = masked_softmax(xp.concat(logits, axis=-1), xp.concat(allowed, axis=-1))
-    return mix(weights, xp.concat([part.value for part in parts], axis=2))

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.backend import Array, namespace_of, op
 
-__all__ = ["count_true", "running_count"]
+__all__ = ["count_true", "finite_entries", "running_count"]
 
 
+@op
 def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:
     """Return how many are True along ``axis``, int32.
 
@@ -16,13 +17,11 @@ def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = Fa
     >>> count_true(np.asarray([[True, False, True]]), axis=-1).tolist()
     [2]
     """
-    fast = kernel("count_true", flags)
-    if fast is not None:
-        return fast(flags, axis, keepdims)
     xp = namespace_of(flags)
     return xp.sum(xp.astype(flags, xp.int32), axis=axis, keepdims=keepdims, dtype=xp.int32)
 
 
+@op
 def running_count(flags: Array) -> Array:
     """Count the True ones along the last axis up to and including each place, int32.
 
@@ -32,8 +31,21 @@ def running_count(flags: Array) -> Array:
     >>> running_count(np.asarray([[True, False, True]])).tolist()
     [[1, 1, 2]]
     """
-    fast = kernel("running_count", flags)
-    if fast is not None:
-        return fast(flags)
     xp = namespace_of(flags)
     return xp.cumulative_sum(xp.astype(flags, xp.int32), axis=-1, dtype=xp.int32)
+
+
+@op
+def finite_entries(x: Array, keep: tuple[int, ...]) -> Array:
+    """Tell which entries hold only finite numbers; ``keep`` are the axes of the result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> finite_entries(np.asarray([[1.0, np.nan], [2.0, 3.0]]), (0,)).tolist()
+    [False, True]
+    """
+    xp = namespace_of(x)
+    finite = xp.isfinite(x)
+    axes = tuple(axis for axis in range(x.ndim) if axis not in keep)
+    return xp.all(finite, axis=axes) if axes else finite

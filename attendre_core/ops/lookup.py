@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, kernel, namespace_of
+from attendre_core.backend import Array, namespace_of, op
 
 __all__ = ["take_rows"]
 
 
+@op
 def take_rows(table: Array, index: Array) -> Array:
     """Take the rows that ``index`` names.
 
@@ -29,9 +30,6 @@ def take_rows(table: Array, index: Array) -> Array:
     >>> take_rows(np.asarray([10, 20, 30]), np.asarray([[2, 0], [1, 1]])).tolist()
     [[30, 10], [20, 20]]
     """
-    fast = kernel("take_rows", table)
-    if fast is not None:
-        return fast(table, index)
     xp = namespace_of(table, index)
     line = xp.reshape(index, (-1,))
     return xp.reshape(xp.take(table, line, axis=0), (*index.shape, *table.shape[1:]))

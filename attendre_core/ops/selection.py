@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from math import ceil, log2
 
-from attendre_core.backend import Array, backend_of, kernel, namespace_of, numbers
-from attendre_core.ops.branches import all_true, when
+from attendre_core.backend import Array, namespace_of, numbers, op
 from attendre_core.ops.counting import count_true
 
 __all__ = [
+    "among_top_k",
+    "approximate_threshold",
     "approximate_top_k",
     "bounded",
     "kth_largest",
@@ -27,6 +28,7 @@ _INFINITY = float("inf")
 _LAST = 2**31 - 1
 
 
+@op
 def bounded(x: Array, bound: float) -> Array:
     """Bring numbers into [-bound, bound]; NaN becomes the lowest.
 
@@ -36,14 +38,12 @@ def bounded(x: Array, bound: float) -> Array:
     >>> bounded(np.asarray([1.0, np.inf, np.nan]), 9.0).tolist()
     [1.0, 9.0, -9.0]
     """
-    fast = kernel("bounded", x)
-    if fast is not None:
-        return fast(x, bound)
     xp = namespace_of(x)
     below = xp.where(x <= bound, x, bound)
     return xp.where(x >= -bound, below, -bound)
 
 
+@op
 def lowest(primary: Array | None, order: Array, count: int) -> Array:
     """Rank along the last axis and return the indices of the lowest, lowest first.
 
@@ -68,9 +68,6 @@ def lowest(primary: Array | None, order: Array, count: int) -> Array:
     >>> lowest(score, age, 3).tolist()
     [2, 1, 0]
     """
-    fast = kernel("lowest", order)
-    if fast is not None:
-        return fast(primary, order, count)
     xp = namespace_of(primary, order)
     by_order = xp.argsort(order, axis=-1, stable=True)
     if primary is None:
@@ -113,6 +110,7 @@ def top_k(x: Array, k: int, order: Array | None = None) -> tuple[Array, Array]:
     return xp.take_along_axis(x, indices, axis=-1), indices
 
 
+@op
 def kth_largest(x: Array, k: int) -> Array:
     """Return the k-th largest value along the last axis, as (..., 1).
 
@@ -122,9 +120,6 @@ def kth_largest(x: Array, k: int) -> Array:
     >>> kth_largest(np.asarray([1.0, 3.0, 2.0]), 2).tolist()
     [2.0]
     """
-    fast = kernel("kth_largest", x)
-    if fast is not None:
-        return fast(x, k)
     xp = namespace_of(x)
     place = x.shape[-1] - k
     return xp.sort(x, axis=-1)[..., place : place + 1]
@@ -160,11 +155,7 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     xp = namespace_of(logits, allowed, order)
     if k >= logits.shape[-1]:
         return xp.broadcast_to(allowed, logits.shape)
-    masked = logits if all_true(allowed) else xp.where(allowed, logits, -_INFINITY)
-    if backend_of(logits).is_concrete(logits):
-        chosen = masked >= kth_largest(masked, k)
-        if not bool(xp.any(count_true(chosen, axis=-1) > k)):
-            return chosen if masked is logits else chosen & allowed
+    masked = xp.where(allowed, logits, -_INFINITY)
     return among_top_k(masked, *top_k_threshold(masked, k, order), order) & allowed
 
 
@@ -173,6 +164,7 @@ def among_top_k(logits: Array, threshold: Array, oldest: Array, order: Array) ->
     return (logits > threshold) | ((logits == threshold) & (order >= oldest))
 
 
+@op
 def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     """Return what decides who is among the k largest of a row: two numbers, (..., 1).
 
@@ -197,28 +189,13 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     >>> [number.item() for number in top_k_threshold(x, 1, order)]
     [2.0, 2]
     """
-    fast = kernel("top_k_threshold", masked)
-    if fast is not None:
-        result: tuple[Array, Array] = fast(masked, k, order)
-        return result
-    return threshold_by_rank(masked, k, order)
-
-
-def threshold_by_rank(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
-    """Do what `top_k_threshold` does, whatever the values: by the k-th value and its ties."""
     xp = namespace_of(masked)
     threshold = kth_largest(masked, k)
     tied = masked == threshold
     wanted = k - count_true(masked > threshold, axis=-1, keepdims=True)
-    surplus = count_true(tied, axis=-1, keepdims=True) > wanted
-    all_fit = xp.full_like(wanted, -_LAST)
-
-    def oldest_that_fits() -> Array:
-        recency = _recency(order)
-        fits = tied & (recency < _tie_cut(tied, wanted, recency))
-        return xp.min(xp.where(fits, order, _LAST), axis=-1, keepdims=True)
-
-    return threshold, when(xp.any(surplus), oldest_that_fits, lambda: all_fit)
+    recency = _recency(order)
+    fits = tied & (recency < _tie_cut(tied, wanted, recency))
+    return threshold, xp.min(xp.where(fits, order, _LAST), axis=-1, keepdims=True)
 
 
 def _recency(order: Array) -> Array:
@@ -258,16 +235,14 @@ def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Arr
     >>> approximate_top_k(x, yes, 2, 12).tolist()
     [[False, False, True, True]]
     """
-    fast = kernel("approximate_top_k", logits)
-    if fast is not None:
-        return fast(logits, allowed, k, passes)
     xp = namespace_of(logits, allowed)
     if k >= logits.shape[-1]:
         return xp.broadcast_to(allowed, logits.shape)
-    return allowed & (logits >= bisected_threshold(logits, allowed, k, passes))
+    return allowed & (logits >= approximate_threshold(logits, allowed, k, passes))
 
 
-def bisected_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
+@op
+def approximate_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
     """Return what `approximate_top_k` compares with, (..., 1)."""
     xp = namespace_of(logits, allowed)
     masked = xp.where(allowed, logits, -_INFINITY)

@@ -1,6 +1,6 @@
-"""Eviction policies: one rule a file (paper, section 3.1)."""
+"""Eviction policies: one rule per file (paper, section 3.1)."""
 
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.fifo import FIFO
 from attendre_core.policies.h2o import H2O
 from attendre_core.policies.initial_score import (
@@ -14,10 +14,12 @@ from attendre_core.policies.lfa import LFA
 from attendre_core.policies.lfu import LFU
 from attendre_core.policies.lra import LRA
 from attendre_core.policies.lru import LRU
+from attendre_core.policies.random import Random
 from attendre_core.policies.scores import Clip, Shift
 from attendre_core.policies.sink import AttentionSink
 from attendre_core.policies.ties import RandomTies
 from attendre_core.policies.tova import TOVA
+from attendre_core.policies.view import Attention
 
 __all__ = [
     "FIFO",
@@ -28,13 +30,16 @@ __all__ = [
     "LRU",
     "TOVA",
     "AnyInitial",
+    "Attention",
     "AttentionSink",
     "Clip",
     "ConstantScore",
     "InitialScore",
+    "New",
     "Policy",
     "QuantileScore",
     "QuotaScore",
+    "Random",
     "RandomTies",
     "Shift",
     "Stored",

@@ -1,32 +1,34 @@
 """The contract between a memory and its eviction policy.
 
-A policy is a frozen dataclass of plain values with up to three pure methods; everything that
-changes lives in the memory's state. Higher score = keep.
+A policy is a frozen dataclass of plain values with a few pure methods; everything that changes
+lives in the memory's state. Higher score = keep.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, namespace_of
 from attendre_core.policies.initial_score import InitialScore
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
-__all__ = ["Policy", "Stored"]
+__all__ = ["New", "Policy", "Stored"]
 
 
 class Stored(NamedTuple):
-    """What a policy may know about the stored entries.
+    """What a policy sees of the stored entries.
+
+    With ``per_head=True`` the (batch, slots) arrays are (batch, kv_heads, slots).
 
     Attributes
     ----------
     score
         Floating, (batch, slots). Higher = keep.
     position
-        int32, (batch, slots): where in the input the entry stood.
+        int32, (batch, slots): position in the input.
     valid
         Boolean, (batch, slots): False = an empty slot.
     arrival
@@ -35,10 +37,16 @@ class Stored(NamedTuple):
         Boolean, (batch, slots): never evicted.
     observed
         Boolean, (batch, slots): some query has seen it already.
-    whole
-        Known now: there is no empty slot, and nothing is pinned.
-
-    With ``per_head=True`` all are (batch, kv_heads, slots).
+    key, value
+        (batch, kv_heads, slots, dim), without positions; None in a `DataOnlyMemory`.
+    aux
+        Metadata, nested arrays (batch, slots, ...), or None.
+    clock
+        int32, (batch,): entries of the row inserted so far.
+    policy_state
+        What `Policy.init` or `Policy.remember` returned.
+    params
+        The arrays passed as ``policy_params``, or None.
     """
 
     score: Array
@@ -47,17 +55,69 @@ class Stored(NamedTuple):
     arrival: Array
     pinned: Array
     observed: Array
-    whole: bool = False
+    key: Array | None = None
+    value: Array | None = None
+    aux: Any = None
+    clock: Array | None = None
+    policy_state: Any = None
+    params: Any = None
+
+    @property
+    def age(self) -> Array:
+        """int32, (batch, slots): how many entries have arrived since; 0 for the newest."""
+        if self.clock is None:
+            raise AttributeError("Stored.age: this memory keeps no clock for its policy.")
+        xp = namespace_of(self.arrival)
+        now = xp.reshape(self.clock, self.clock.shape + (1,) * (self.arrival.ndim - 1))
+        return now - 1 - self.arrival
+
+
+class New(Protocol):
+    """What a policy sees of arriving entries; records are (batch, seq), or per head."""
+
+    @property
+    def key(self) -> Array:
+        """(batch, kv_heads, seq, dim), without positions."""
+
+    @property
+    def value(self) -> Array:
+        """(batch, kv_heads, seq, dim)."""
+
+    @property
+    def position(self) -> Array:
+        """int32: position in the input."""
+
+    @property
+    def valid(self) -> Array:
+        """Boolean: False = padding, or an entry that is not finite."""
+
+    @property
+    def arrival(self) -> Array:
+        """int32: how many entries of this row came before it."""
+
+    @property
+    def pinned(self) -> Array:
+        """Boolean: will never be evicted."""
+
+    @property
+    def aux(self) -> Any:
+        """Metadata, nested arrays (batch, seq, ...), or None."""
+
+    @property
+    def count(self) -> Array:
+        """int32, (batch,): how many are valid."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies; subclass it and write one to three of its methods.
+    """Base of all policies; subclass it and write one or more of its methods.
 
     Laws a policy must obey: its methods are pure functions of their arguments in array-API
-    operations; what they say of one batch row depends on that row alone; an empty slot and an
-    invalid query change nothing; equal inputs give equal scores. The memory does the rest: ties
-    (the older entry goes), pinned entries, entries that no query saw (they keep their score).
+    operations and read no value; what they return for one batch row depends on that row alone;
+    an empty slot and an invalid query change nothing; equal inputs give equal scores. The memory
+    does the rest: ties (the older entry goes), sinks, pinned and recent entries, entries that no
+    query saw (they keep their score). ``pytest --pyargs attendre_conformance --attendre-policy
+    module:Class`` checks all of it.
 
     Examples
     --------
@@ -69,7 +129,7 @@ class Policy:
     ... class LastWeight(at.Policy):
     ...     def observe(self, stored, attention):
     ...         last = attention.last()
-    ...         return last.pool(last.weights, heads="mean", unseen=stored.score)
+    ...         return last.pool(last.weights, heads="mean")
     >>> at.KeyValueMemory(size=64, policy=LastWeight()).policy
     LastWeight()
     """
@@ -79,25 +139,23 @@ class Policy:
         """How many of the first entries of a row are never evicted."""
         return 0
 
-    @property
-    def needs_pairs(self) -> bool:
-        """Whether `observe` reads logits or weights of single pairs, not only their sums.
+    def init(self, stored: Stored) -> Any:
+        """Return a small state of the policy's own, nested arrays (batch, ...), or None."""
+        return None
 
-        It changes no result, only how attention is computed.
-        """
-        return type(self).observe is not Policy.observe
+    def enter(self, stored: Stored, new: New) -> Array:
+        """Return the score of new entries: one per row, (batch,), or per entry, (batch, seq).
 
-    def enter(self, stored: Stored, count: Array) -> Array:
-        """Return the score of new entries, (batch,) [(batch, kv_heads)].
+        With ``per_head=True``, (batch, kv_heads) or (batch, kv_heads, seq).
 
         Parameters
         ----------
         stored
             The entries before insertion.
-        count
-            int32, (batch,): how many valid entries arrive.
+        new
+            The entries that arrive.
         """
-        return InitialScore().score(stored, count)
+        return InitialScore().score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array | None:
         """Return the new scores, (batch, slots), after queries attended; None leaves them.
@@ -107,9 +165,13 @@ class Policy:
         stored
             The entries with their scores so far.
         attention
-            What the queries of this step did: logits, weights, which entries were in the top K.
+            What the queries of this step did.
         """
         return None
+
+    def remember(self, stored: Stored, attention: Attention) -> Any:
+        """Return the policy's own state after this step, nested as `init` made it."""
+        return stored.policy_state
 
     def priority(self, stored: Stored) -> Array | None:
         """Return what is compared when entries compete; None compares arrival alone."""

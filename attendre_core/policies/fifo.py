@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 
 __all__ = ["FIFO"]
 
@@ -22,7 +22,7 @@ class FIFO(Policy):
     True
     """
 
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return 0: no score is needed."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 

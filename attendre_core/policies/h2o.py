@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["H2O"]
 
@@ -36,7 +36,7 @@ class H2O(Policy):
     H2O()
     """
 
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return 0: nobody has attended to a new entry yet."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError
+from attendre_core.ops.admission import mean_less_deviations
 from attendre_core.ops.counting import count_true
 
 if TYPE_CHECKING:
-    from attendre_core.policies.base import Stored
+    from attendre_core.policies.base import New, Stored
 
 __all__ = ["AnyInitial", "ConstantScore", "InitialScore", "QuantileScore", "QuotaScore"]
-
-#: An initial score this close to a stored one counts as equal to it, relative to the range of
-#: the stored scores and to the largest of them. Rounding then cannot decide a tie: with two
-#: stored scores mu - sigma *is* the smaller one, and with equal ones sigma is zero.
-SNAP_RANGES = (2.0**-18, 2.0**-21)
-
 
 @dataclass(frozen=True)
 class InitialScore:
@@ -52,49 +47,9 @@ class InitialScore:
     def __post_init__(self) -> None:
         _finite("InitialScore", "sigmas", self.sigmas)
 
-    def score(self, stored: Stored, count: Array) -> Array:
+    def score(self, stored: Stored, new: New) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
-        xp = namespace_of(stored.score)
-        if stored.whole:
-            number: Any = stored.score.shape[-1]
-            return self._among(stored.score, stored.score, stored.score, number)[..., 0]
-        counted = stored.valid & ~stored.pinned
-        number = count_true(counted, axis=-1, keepdims=True)
-        some = number > 0
-        number = xp.astype(xp.where(some, number, xp.ones_like(number)), stored.score.dtype)
-        high = xp.where(counted | ~some, stored.score, -math.inf)
-        low = xp.where(counted | ~some, stored.score, math.inf)
-        start = self._among(stored.score, high, low, number, counted)
-        return xp.where(some, start, xp.zeros_like(start))[..., 0]
-
-    def _among(
-        self, score: Array, high: Array, low: Array, number: Any, counted: Array | None = None
-    ) -> Array:
-        """Work the score out, (..., 1), of those counted; None = all are.
-
-        ``high`` and ``low`` are the scores with what is not counted out of the way.
-        """
-        xp = namespace_of(score)
-
-        def among(x: Array) -> Array:
-            return x if counted is None else xp.where(counted, x, xp.zeros_like(x))
-
-        highest = xp.max(high, axis=-1, keepdims=True)
-        lowest = xp.min(low, axis=-1, keepdims=True)
-        # Measured from the highest score: equal scores give exactly zero deviation.
-        below = among(score - highest)
-        mean = _sum(below) / number
-        start = highest + mean
-        if self.sigmas:
-            sigma = xp.sqrt(_sum(among((below - mean) ** 2)) / number)
-            start = highest + (mean - self.sigmas * sigma)
-        of_range, of_largest = SNAP_RANGES
-        near = of_range * (highest - lowest) + of_largest * xp.maximum(highest, -lowest)
-        close = xp.abs(score - start) <= near
-        if counted is not None:
-            close = close & counted
-        same = xp.min(xp.where(close, score, math.inf), axis=-1, keepdims=True)
-        return xp.where(same < math.inf, same, start)
+        return mean_less_deviations(stored.score, stored.valid & ~stored.pinned, self.sigmas)
 
 
 @dataclass(frozen=True)
@@ -112,7 +67,7 @@ class ConstantScore:
     def __post_init__(self) -> None:
         _finite("ConstantScore", "value", self.value)
 
-    def score(self, stored: Stored, count: Array) -> Array:
+    def score(self, stored: Stored, new: New) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
         xp = namespace_of(stored.score)
         return xp.full_like(stored.score[..., 0], self.value)
@@ -135,7 +90,7 @@ class QuantileScore:
     def __post_init__(self) -> None:
         _share("QuantileScore", "quantile", self.quantile)
 
-    def score(self, stored: Stored, count: Array) -> Array:
+    def score(self, stored: Stored, new: New) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
         return _order_statistic(stored, _portion(_number(stored), self.quantile))
 
@@ -157,18 +112,15 @@ class QuotaScore:
     def __post_init__(self) -> None:
         _share("QuotaScore", "share", self.share)
 
-    def score(self, stored: Stored, count: Array) -> Array:
+    def score(self, stored: Stored, new: New) -> Array:
         """Return the score for new entries, (batch,) or (batch, kv_heads)."""
+        xp = namespace_of(stored.score)
+        count = xp.reshape(new.count, new.count.shape + (1,) * (stored.score.ndim - 2))
         return _order_statistic(stored, _portion(count, self.share))
 
 
 #: Any rule for the score of new entries.
 AnyInitial = InitialScore | ConstantScore | QuantileScore | QuotaScore
-
-
-def _sum(x: Array) -> Array:
-    xp = namespace_of(x)
-    return xp.sum(x, axis=-1, keepdims=True, dtype=x.dtype)
 
 
 def _number(stored: Stored) -> Array:
@@ -184,7 +136,7 @@ def _order_statistic(stored: Stored, k: Array) -> Array:
     """Return the k-th lowest stored score, k brought into 1..number; 0 for an empty memory."""
     xp = namespace_of(stored.score)
     number = _number(stored)
-    k = xp.minimum(xp.maximum(k, xp.ones_like(k)), number)
+    k = xp.minimum(xp.maximum(k, xp.ones_like(k)), number)  # broadcasts a count per row
     counted = stored.valid & ~stored.pinned
     ascending = xp.sort(xp.where(counted, stored.score, math.inf), axis=-1)
     rank = numbers(ascending.shape[-1], ascending)

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore
 from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["LFA"]
 
@@ -72,14 +72,9 @@ class LFA(Policy):
             raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
         check_score("LFA", self.score)
 
-    @property
-    def needs_pairs(self) -> bool:
-        """Sums of logits need no pairs."""
-        return self.score != "logits" or self.heads == "max"
-
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return the initial score."""
-        return self.initial.score(stored, count)
+        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Decay the sums so far and add the decayed attention of this step's queries."""

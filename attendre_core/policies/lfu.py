@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.ops.counting import count_true
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["LFU"]
 
@@ -40,9 +40,9 @@ class LFU(Policy):
 
     initial: AnyInitial = InitialScore()
 
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return the initial score."""
-        return self.initial.score(stored, count)
+        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Add the number of queries of this step that used each entry."""

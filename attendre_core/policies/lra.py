@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore
 from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["LRA"]
 
@@ -63,14 +63,9 @@ class LRA(Policy):
             raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
         check_score("LRA", self.score)
 
-    @property
-    def needs_pairs(self) -> bool:
-        """Sums of logits need no pairs."""
-        return self.score != "logits" or self.pool != "sum" or self.heads == "max"
-
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return the initial score."""
-        return self.initial.score(stored, count)
+        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""
@@ -78,6 +73,6 @@ class LRA(Policy):
         queries = "sum" if self.pool == "last" else self.pool
         heads = self.heads or ("max" if self.pool == "max" else "sum")
         if self.score == "logits" and queries == "sum":
-            return view.sum_logits(heads=heads, unseen=stored.score)
+            return view.sum_logits(heads=heads)
         amounts = transformed(self.score, view)
-        return view.pool(amounts, queries=queries, heads=heads, unseen=stored.score)
+        return view.pool(amounts, queries=queries, heads=heads)

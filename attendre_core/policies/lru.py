@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["LRU"]
 
@@ -43,9 +43,9 @@ class LRU(Policy):
 
     initial: AnyInitial = InitialScore()
 
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return the initial score."""
-        return self.initial.score(stored, count)
+        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the position of the last query that used each entry, or the score it has."""

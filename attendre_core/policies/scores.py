@@ -15,7 +15,7 @@ from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.base import Policy, Stored
+from attendre_core.policies.base import New, Policy, Stored
 
 if TYPE_CHECKING:
-    from attendre_core.memory.attention import Attention
+    from attendre_core.policies.view import Attention
 
 __all__ = ["TOVA"]
 
@@ -34,11 +34,11 @@ class TOVA(Policy):
     TOVA()
     """
 
-    def enter(self, stored: Stored, count: Array) -> Array:
+    def enter(self, stored: Stored, new: New) -> Array:
         """Return 0: the last query has not weighed a new entry yet."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the weights of the last query."""
         last = attention.last()
-        return last.pool(last.weights, heads="mean", unseen=stored.score)
+        return last.pool(last.weights, heads="mean")

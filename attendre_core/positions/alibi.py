@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.backend import Array, backend_of
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["ALiBi", "alibi_slopes"]
 
@@ -39,7 +39,7 @@ class ALiBi(Encoding):
     ALiBi()
     """
 
-    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+    def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Compute the bias of every pair."""
         found = backend_of(query)
         xp = found.xp
@@ -50,6 +50,6 @@ class ALiBi(Encoding):
             ),
             (1, heads, group, 1, 1),
         )
-        at = pairing.key_place[:, :, None, None, :]
-        distance = xp.abs(pairing.query_place[..., None] - at)
-        return Encoded(query, key, bias=-slopes * xp.astype(distance, query.dtype))
+        distance = xp.abs(places.query[..., None] - places.key[:, :, None, None, :])
+        bias = -slopes * xp.astype(distance, query.dtype)
+        return Encoded((Term(query, key),), places, bias=bias)

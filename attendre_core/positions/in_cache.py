@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core.backend import Array
 from attendre_core.ops.counting import count_true
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Places
 from attendre_core.positions.rope import RoPE
 
 __all__ = ["InCache"]
@@ -33,17 +33,10 @@ class InCache(Encoding):
 
     inner: Encoding = RoPE()
 
-    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+    def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Replace positions by ranks and let the inner scheme do the rest."""
-        at, real = pairing.key_position, pairing.key_valid
-        lower = (at[..., None, :] < at[..., :, None]) & real[..., None, :]
-        rank = count_true(lower, axis=-1)
-        place = pairing.query_place[:, :, 0, :]
-        places = pairing.key_place[:, :, None, :] <= place[..., None]
-        stored = real if real.ndim == 3 else real[:, None, :]
-        place = count_true(places & stored[:, :, None, :], axis=-1) - 1
-        if at.ndim == 2:
-            place = place[:, 0, :]
-        return self.inner.encode(
-            query, key, Pairing(place, pairing.query_valid, rank, real), params
-        )
+        at, real = places.key, places.key_valid
+        rank = count_true((at[..., None, :] < at[..., :, None]) & real[..., None, :], axis=-1)
+        before = at[:, :, None, None, :] <= places.query[..., None]
+        place = count_true(before & real[:, :, None, None, :], axis=-1) - 1
+        return self.inner.encode(query, key, places._replace(query=place, key=rank), params)

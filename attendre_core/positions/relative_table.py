@@ -9,7 +9,7 @@ from typing import Any
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.ops.lookup import take_rows
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["T5Bias", "bucket_of"]
 
@@ -78,7 +78,7 @@ class T5Bias(Encoding):
         )
         object.__setattr__(self, "_by_offset", by_offset)
 
-    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+    def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Look the bias of every pair up."""
         found = backend_of(query)
         xp, device = found.xp, found.device_of(query)
@@ -92,10 +92,11 @@ class T5Bias(Encoding):
             )
         order: tuple[int, ...] = self._by_offset  # type: ignore[attr-defined]
         by_offset = xp.take(params, xp.asarray(order, dtype=xp.int32, device=device), axis=0)
-        offset = pairing.key_place[:, :, None, :] - pairing.query_place[:, :, 0, :, None]
+        offset = places.key[:, :, None, :] - places.query[:, :, 0, :, None]
         far = xp.full_like(offset, self.max_distance)
         offset = xp.minimum(xp.maximum(offset, -far), far) + self.max_distance
-        return Encoded(query, key, bias=_looked_up(by_offset, offset, heads, group))
+        bias = _looked_up(by_offset, offset, heads, group)
+        return Encoded((Term(query, key),), places, bias=bias)
 
 
 def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array:

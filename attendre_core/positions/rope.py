@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from attendre_core.backend import Array, backend_of, kernel
+from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.ops.layers import rotate_halves
+from attendre_core.positions.base import Encoded, Encoding, Places, Term, centred
 from attendre_core.positions.scaling import Scaling
 
-__all__ = ["RoPE", "rotated"]
+__all__ = ["RoPE"]
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ class RoPE(Encoding):
             Numbers that broadcast to ``x`` without its last axis.
         """
         xp = backend_of(x).xp
-        return self.turned(x, *self.angles(xp.astype(position, x.dtype), x.shape[-1]))
+        return self.rotate_by(x, *self.angles(xp.astype(position, x.dtype), x.shape[-1]))
 
     def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
         """Return cosine and sine of the angles of a position, (..., pairs of features)."""
@@ -91,35 +92,25 @@ class RoPE(Encoding):
         angle = position[..., None] * each
         return xp.cos(angle), xp.sin(angle)
 
-    def turned(self, x: Array, cosine: Array, sine: Array) -> Array:
+    def rotate_by(self, x: Array, cosine: Array, sine: Array) -> Array:
         """Rotate features by what `angles` returned."""
-        return rotated(x, cosine, sine, interleaved=self.interleaved)
+        rotary = 2 * cosine.shape[-1]
+        if not self.interleaved:
+            if rotary == x.shape[-1]:
+                return rotate_halves(x, cosine, sine)
+            rotated = rotate_halves(x[..., :rotary], cosine, sine)
+        else:
+            xp = backend_of(x).xp
+            left, right = x[..., 0:rotary:2], x[..., 1:rotary:2]
+            pairs = [left * cosine - right * sine, right * cosine + left * sine]
+            rotated = xp.reshape(xp.stack(pairs, axis=-1), (*pairs[0].shape[:-1], rotary))
+            if rotary == x.shape[-1]:
+                return rotated
+        return backend_of(x).xp.concat([rotated, x[..., rotary:]], axis=-1)
 
-    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+    def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Rotate queries and keys by their positions."""
         if self.temperature != 1.0:
             query = query * self.temperature**2
-        pairing = pairing.centred()
-        return Encoded(self.rotate(query, pairing.query_place), self.rotate(key, pairing.key_place))
-
-
-def rotated(x: Array, cosine: Array, sine: Array, *, interleaved: bool) -> Array:
-    """Rotate the first 2n features of ``x`` in pairs; cosine and sine are (..., n)."""
-    half = cosine.shape[-1]
-    fast = None if interleaved or 2 * half < x.shape[-1] else kernel("rotated_halves", x)
-    if fast is not None:
-        return fast(x, cosine, sine)
-    xp = backend_of(x).xp
-    if interleaved:
-        left, right = x[..., 0 : 2 * half : 2], x[..., 1 : 2 * half : 2]
-    else:
-        left, right = x[..., :half], x[..., half : 2 * half]
-    one, two = left * cosine - right * sine, right * cosine + left * sine
-    if interleaved:
-        pairs = xp.stack([one, two], axis=-1)
-        turned = [xp.reshape(pairs, (*one.shape[:-1], 2 * half))]
-    else:
-        turned = [one, two]
-    if 2 * half < x.shape[-1]:
-        turned.append(x[..., 2 * half :])
-    return turned[0] if len(turned) == 1 else xp.concat(turned, axis=-1)
+        places = centred(places)
+        return Encoded((Term(query, key, self.rotate, places.query, places.key),), places)

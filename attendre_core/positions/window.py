@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.positions.base import Encoded, Encoding, Pairing
+from attendre_core.positions.base import Encoded, Encoding, Places
 from attendre_core.positions.none import NoPosition
 
 __all__ = ["Window"]
@@ -43,15 +43,10 @@ class Window(Encoding):
                 f"Window: size is {self.size}, expected at least 1, the query's own position."
             )
 
-    @property
-    def wants_sorted(self) -> bool:
-        """As the inner scheme wishes."""
-        return self.inner.wants_sorted
-
-    def encode(self, query: Array, key: Array, pairing: Pairing, params: Any = None) -> Encoded:
+    def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Apply the inner scheme and leave out far pairs."""
         xp = backend_of(query).xp
-        distance = pairing.query_place[..., None] - pairing.key_place[:, :, None, None, :]
+        distance = places.query[..., None] - places.key[:, :, None, None, :]
         near = xp.abs(distance) < self.size
-        encoded = self.inner.encode(query, key, pairing, params)
+        encoded = self.inner.encode(query, key, places, params)
         return encoded._replace(near=near if encoded.near is None else near & encoded.near)

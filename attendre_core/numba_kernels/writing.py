@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from attendre_core.backend import Array
-from attendre_core.compiled.toolchain import compiled
+from attendre_core.numba_kernels.toolchain import compiled
 
 __all__ = ["write_entries"]
 

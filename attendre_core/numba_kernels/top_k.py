@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core.backend import Array
-from attendre_core.compiled.toolchain import compiled, lowest_bit
+from attendre_core.numba_kernels.toolchain import compiled, lowest_bit
 
 __all__ = ["FIRST", "LAST", "Number", "attend_rows", "range_of", "sortable"]
 

@@ -1,4 +1,4 @@
-"""Let new entries compete with a full memory: their score, the slots they meet, who wins."""
+"""The score of newcomers, the slots they meet, and who wins."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from math import sqrt
 import numpy as np
 
 from attendre_core.backend import Array
-from attendre_core.compiled.toolchain import compiled
-from attendre_core.compiled.top_k import LAST, Number, range_of, sortable
+from attendre_core.numba_kernels.toolchain import compiled
+from attendre_core.numba_kernels.top_k import LAST, Number, range_of, sortable
 
-__all__ = ["admit_rows"]
+__all__ = ["admit_rows", "start_rows"]
 
 #: Scores beyond it are left to the generic code, which bounds them.
 _LARGE = np.float32(1e37)
@@ -63,43 +63,63 @@ def _bound(keys: Array, count: int) -> Number:
 
 
 @compiled()
-def admit_rows(
-    score: Array,
-    arrival: Array,
-    come: Array,
-    sigmas: Number,
-    ranges: tuple[Number, Number],
-    start: Array,
-    slot: Array,
-    write: Array,
+def start_rows(
+    score: Array, sigmas: Number, ranges: tuple[Number, Number], start: Array
 ) -> bool:
-    """Pair each new entry with a slot; the newest meets the lowest. False if a score is too large.
+    """Write the initial score of each row to ``start``; False if a score is too large.
 
     Parameters
     ----------
-    score, arrival
-        float32 and int32, (rows, slots): of entries that all are real, and none pinned.
-    come
-        int32, (rows, count): arrival of the new entries, ascending; not more than there are slots.
+    score
+        float32, (rows, slots).
     sigmas, ranges
-        Of the initial score: how many deviations below the mean, and which part of the range of
-        scores, and of the largest of them, counts as no difference.
-    start, slot, write
-        Written to: float32, (rows,); int64 and boolean, (rows, count).
+        How many deviations below the mean, and which part of the range of scores, and of the
+        largest of them, counts as no difference.
     """
-    slots, count = score.shape[1], come.shape[1]
-    keys, spare = np.empty(slots, np.int64), np.empty(slots, np.int32)
-    place = np.empty(slots, np.int64)
+    spare = np.empty(2, np.int32)
     for row in range(score.shape[0]):
-        x, age = score[row], arrival[row]
-        low, high = range_of(x, spare)
+        low, high = range_of(score[row], spare)
         if not (abs(low) < _LARGE and abs(high) < _LARGE):
             return False
         near = ranges[0] * (high - low) + ranges[1] * max(high, -low)
-        start[row] = _start(x, low, high, sigmas, np.float32(near))
-        bits = (x + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0
-        for i in range(slots):
-            keys[i] = (np.int64(sortable(bits[i])) << 32) + (np.int64(age[i]) + np.int64(LAST))
+        start[row] = _start(score[row], low, high, sigmas, np.float32(near))
+    return True
+
+
+@compiled()
+def _sort_keys(primary: Array, order: Array, keys: Array) -> None:
+    """Write integers that sort first by ``primary``, then by ``order``."""
+    bits = (primary + np.float32(0)).view(np.int32)  # -0.0 becomes 0.0
+    for i in range(keys.size):
+        keys[i] = (np.int64(sortable(bits[i])) << 32) + (np.int64(order[i]) + np.int64(LAST))
+
+
+@compiled()
+def admit_rows(
+    primary: Array,
+    order: Array,
+    new_primary: Array,
+    new_order: Array,
+    slot: Array,
+    write: Array,
+) -> None:
+    """Pair the lowest slots with the best new entries.
+
+    Parameters
+    ----------
+    primary, order
+        float32 and int32, (rows, slots).
+    new_primary, new_order
+        The same of the new entries, (rows, count), not more than there are slots.
+    slot, write
+        Written to: int64 and boolean, (rows, count).
+    """
+    slots, count = primary.shape[1], new_primary.shape[1]
+    keys, theirs = np.empty(slots, np.int64), np.empty(count, np.int64)
+    place = np.empty(slots, np.int64)
+    for row in range(primary.shape[0]):
+        _sort_keys(primary[row], order[row], keys)
+        _sort_keys(new_primary[row], new_order[row], theirs)
         bound = _bound(keys, count)
         chosen = 0
         for i in range(slots):
@@ -107,10 +127,9 @@ def admit_rows(
                 place[chosen] = i
                 chosen += 1
         ranked = place[:chosen][np.argsort(keys[place[:chosen]])]
+        best = np.argsort(-theirs)
         for i in range(count):
-            here = ranked[count - 1 - i]
-            slot[row, i] = here
-            write[row, i] = start[row] > x[here] or (
-                start[row] == x[here] and come[row, i] > age[here]
-            )
-    return True
+            here = ranked[i]
+            entry = best[i]
+            slot[row, entry] = here
+            write[row, entry] = theirs[entry] > keys[here] and new_primary[row, entry] > -np.inf

@@ -18,7 +18,7 @@ def reset_rows(where: str, state: State, empty: State, rows: Array) -> State:
     """Take ``empty`` in the rows that are True."""
     xp = checks.same_library(where, tuple(state), rows)
     checks.boolean(where, "rows", rows)
-    batch = next(tree_leaves(state)).shape[0]
+    batch = tree_leaves(state)[0].shape[0]
     checks.shape(where, "rows", rows, "batch", (batch,), "Give one flag to each row.")
 
     def chosen(old: Array, new: Array) -> Array:
@@ -41,7 +41,7 @@ def reorder_rows(where: str, state: State, index: Array) -> State:
             f"{where}: index has shape {tuple(index.shape)}, expected (new batch,). "
             "It names the row to take for each row of the result."
         )
-    batch = next(tree_leaves(state)).shape[0]
+    batch = tree_leaves(state)[0].shape[0]
     if checks.may_read(index):
         xp = namespace_of(index)
         if index.shape[0] and (int(xp.min(index)) < 0 or int(xp.max(index)) >= batch):

@@ -8,12 +8,17 @@ from typing import Any
 from attendre_core import checks
 from attendre_core.backend import Array, Backend, Namespace, backend_of, numbers, resolve
 from attendre_core.errors import ShapeError
-from attendre_core.memory.chunk import check_flags
-from attendre_core.memory.data_only import Data, DataOnlyMemory, DataOnlyState, EvictedData
+from attendre_core.memory.queue import Data, DataOnlyMemory, DataOnlyState, EvictedData
 from attendre_core.memory.state import KeyValueState
-from attendre_core.ops.attention import attention, grouped, logits_of, mix, ungrouped
+from attendre_core.ops.attention import (
+    attention,
+    grouped,
+    logits_of,
+    masked_softmax,
+    mix,
+    ungrouped,
+)
 from attendre_core.ops.selection import select_top_k
-from attendre_core.ops.softmax import masked_softmax
 from attendre_core.policies import FIFO, Policy
 
 __all__ = ["EncoderOutputMemory", "cross_attention"]
@@ -61,7 +66,7 @@ def cross_attention(
     axes, hint = "batch, slots, heads, dim", "Split the heads before attending."
     checks.shape(where, "query", query, axes, (batch, None, None, dim), hint)
     checks.shape(where, "value", value, axes, (batch, slots, heads, None), hint)
-    check_flags(where, "valid", valid, (batch, slots), key, default=True)
+    checks.flags(where, "valid", valid, (batch, slots), key, default=True)
     if query.shape[2] % heads:
         raise ShapeError(
             f"{where}: query has {query.shape[2]} heads, expected a multiple of {heads}, the "
@@ -170,7 +175,7 @@ class EncoderOutputMemory:
     def _scores(self, encoder: KeyValueState, position: Array) -> tuple[Array, Array]:
         if encoder.valid.ndim != 2:
             raise ShapeError(
-                "EncoderOutputMemory: scores are per K/V head, expected one a token. Borrow from "
+                "EncoderOutputMemory: scores are per K/V head, expected one per token. Borrow from "
                 "a memory with per_head=False."
             )
         xp = backend_of(encoder.score).xp

@@ -5,22 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from attendre_core import checks
-from attendre_core.backend import Array, backend_of, numbers
+from attendre_core import checks, ops
+from attendre_core.backend import Array, backend_of, namespace_of, numbers
 from attendre_core.errors import ShapeError
-from attendre_core.memory.chunk import check_flags, check_metadata
-from attendre_core.memory.insertion import (
-    Rank,
-    exchange,
-    plan_exchange,
-    plan_sources,
-    rank_entries,
-)
-from attendre_core.memory.rows import reorder_rows, reset_rows
+from attendre_core.memory.admission import rank
+from attendre_core.memory.batch import reorder_rows, reset_rows
 from attendre_core.memory.spec import check_policy
-from attendre_core.ops.counting import count_true, running_count
-from attendre_core.ops.selection import lowest
-from attendre_core.ops.slots import gather_slots
 from attendre_core.policies import FIFO, Policy, RandomTies
 from attendre_core.policies.base import Stored
 from attendre_core.tree import tree_leaves, tree_map, tree_of
@@ -29,7 +19,7 @@ __all__ = ["Data", "DataOnlyMemory", "DataOnlyState", "EvictedData"]
 
 
 class DataOnlyState(NamedTuple):
-    """Everything a `DataOnlyMemory` remembers.
+    """Everything a `DataOnlyMemory` remembers, in the order in which entries go.
 
     Attributes
     ----------
@@ -68,6 +58,9 @@ class EvictedData(NamedTuple):
 @dataclass(frozen=True)
 class DataOnlyMemory:
     """A memory of fixed size for anything array-shaped, read as a whole.
+
+    Inserting is a concat and a slice: the entries of the memory and those of the chunk, lowest
+    rank first; as many as were inserted go, the others stay.
 
     With `FIFO` it is a delay line: it starts full of empty entries, so that a stream of full
     chunks comes out exactly ``size`` positions late, in order.
@@ -108,10 +101,7 @@ class DataOnlyMemory:
             where, "size", self.size, least=1,
             hint="To delay nothing, leave the memory out (q_memory=None).",
         )  # fmt: skip
-        checks.whole_number(
-            where, "protect_recent", self.protect_recent, least=0, hint="0 protects nothing."
-        )
-        check_policy(where, self.policy, self.size, self.protect_recent, self.ties)
+        check_policy(where, self.policy, self.size, 0, self.protect_recent, self.ties)
 
     def init(self, example: Any) -> DataOnlyState:
         """Make an empty state.
@@ -159,7 +149,7 @@ class DataOnlyMemory:
                 each *= length
             width = 1 if checks.dtype_name(leaf.dtype) == "bool" else _bits(leaf) // 8
             total += leaf.shape[0] * self.size * each * width
-        batch = next(tree_leaves(example)).shape[0]
+        batch = tree_leaves(example)[0].shape[0]
         return int(total + batch * (self.size * (4 + 1 + 4 + 4) + 4))
 
     def insert(
@@ -198,24 +188,21 @@ class DataOnlyMemory:
         xp = checks.same_library(where, tuple(state), data, position, valid, score)
         self._check_state(where, state)
         batch = state.valid.shape[0]
-        first = next(tree_leaves(data))
+        first = tree_leaves(data)[0]
         if first.ndim < 2:
             raise ShapeError(
                 f"{where}: data has shape {tuple(first.shape)}, expected (batch, seq, ...)."
             )
         seq = first.shape[1]
-        check_metadata(where, state.data, data, (batch, seq), 2)
-        valid = check_flags(where, "valid", valid, (batch, seq), first, default=True)
-        number = running_count(valid)
-        arrival = state.clock[:, None] + number - 1
+        checks.metadata(where, state.data, data, (batch, seq), 2)
+        valid = checks.flags(where, "valid", valid, (batch, seq), first, default=True)
+        arrival = state.clock[:, None] + ops.running_count(valid) - 1
         hint = "Give one number to each entry of each row."
         if position is None:
             position = arrival
         else:
             checks.shape(where, "position", position, "batch, seq", (batch, seq), hint)
             position = checks.positions(where, "position", position)
-        if seq == 0:
-            return state, EvictedData(data, position, valid)
         if score is None:
             score = xp.zeros_like(valid, dtype=xp.float32)
         else:
@@ -223,41 +210,26 @@ class DataOnlyMemory:
             checks.finite_rows(where, "score", score, valid, (0, 1))
             score = xp.astype(score, xp.float32)
         arrival = xp.where(valid, arrival, xp.zeros_like(arrival) - 1 - numbers(seq, arrival))
-        clock = state.clock + count_true(valid, axis=1)
-        stored = self._rank(state.score, state.position, state.valid, state.arrival, clock)
-        offered = self._rank(score, position, valid, arrival, clock)
-        plan = plan_exchange(stored, offered)
-        new = {"position": position, "valid": valid, "score": score, "arrival": arrival}
-        arrays, back = exchange(
-            [*(getattr(state, name) for name in new), *tree_leaves(state.data)],
-            [*new.values(), *tree_leaves(data)],
-            plan,
-            axis=1,
-            donate=donate,
-            sources=plan_sources(plan, self.size),
-        )
-        after = dict(zip(new, arrays, strict=False))
-        out = dict(zip(new, back, strict=False))
-        gone = back[len(new) :]
-        rank = self._rank(out["score"], out["position"], out["valid"], out["arrival"], clock)
-        order = lowest(rank.primary, rank.order, seq)
-        evicted = EvictedData(
-            data=tree_of(data, [gather_slots(leaf, order, axis=1) for leaf in gone]),
-            position=gather_slots(out["position"], order, axis=1),
-            valid=gather_slots(out["valid"], order, axis=1),
-        )
-        kept = tree_of(state.data, arrays[len(new) :])
-        return DataOnlyState(data=kept, clock=clock, **after), evicted
+        clock = state.clock + ops.count_true(valid, axis=1)
+        stored = (state.position, state.valid, state.score, state.arrival, *tree_leaves(state.data))
+        new = (position, valid, score, arrival, *tree_leaves(data))
+        both = [xp.concat(pair, axis=1) for pair in zip(stored, new, strict=True)]
+        if self._in_order_of_arrival(state, both):
+            primary, order = None, both[3]
+        else:
+            primary, order = self._rank(*both[:4], clock)
+        both = ops.sort_slots(both, primary, order)
+        position, valid, score, arrival, *leaves = (x[:, seq:, ...] for x in both)
+        kept = DataOnlyState(tree_of(state.data, leaves), position, valid, score, arrival, clock)
+        position, valid, _, _, *leaves = (x[:, :seq, ...] for x in both)
+        return kept, EvictedData(tree_of(data, leaves), position, valid)
 
     def get_all(self, state: DataOnlyState) -> Data:
         """Return everything that is held, oldest first, empty entries before all others."""
         self._check_state("DataOnlyMemory.get_all", state)
-        order = lowest(None, state.arrival, self.size)
-        return Data(
-            data=tree_map(lambda leaf: gather_slots(leaf, order, axis=1), state.data),
-            position=gather_slots(state.position, order, axis=1),
-            valid=gather_slots(state.valid, order, axis=1),
-        )
+        arrays = (state.position, state.valid, *tree_leaves(state.data))
+        position, valid, *leaves = ops.sort_slots(arrays, None, state.arrival)
+        return Data(tree_of(state.data, leaves), position, valid)
 
     def reset(self, state: DataOnlyState, rows: Array) -> DataOnlyState:
         """Empty single rows; ``rows`` is boolean, (batch,)."""
@@ -269,14 +241,20 @@ class DataOnlyMemory:
         self._check_state("DataOnlyMemory.reorder", state)
         return reorder_rows("DataOnlyMemory.reorder", state, index)
 
+    def _in_order_of_arrival(self, state: DataOnlyState, both: list[Array]) -> bool:
+        """Whether entries simply go in the order in which they came."""
+        entries = Stored(both[2], both[0], both[1], both[3], both[1], both[1])
+        return self.policy.sinks == 0 and self.policy.priority(entries) is None
+
     def _rank(
-        self, score: Array, position: Array, valid: Array, arrival: Array, clock: Array
-    ) -> Rank:
-        never = valid & ~valid
-        return rank_entries(
+        self, position: Array, valid: Array, score: Array, arrival: Array, clock: Array
+    ) -> tuple[Array, Array]:
+        never = namespace_of(valid).zeros_like(valid)
+        return rank(
             self.policy,
             Stored(score, position, valid, arrival, never, never),
-            clock=clock,
+            clock,
+            sinks=self.policy.sinks,
             protect_recent=self.protect_recent,
             ties=self.ties,
         )

@@ -1,24 +1,35 @@
-"""Ops in machine code, for arrays in the memory of a CPU.
+"""Kernels in machine code, for arrays in the memory of a CPU.
 
 They need Numba, which ``pip install 'attendre-core[compiled]'`` brings, and are used as soon as
-it is there; without it the same is computed in calls of the array library. The first call
-compiles for some seconds and keeps the result on disk.
+it is there (`attendre_core.backend.machine_code` switches them off); without it the same is
+computed in calls of the array library. The first call compiles for some seconds and keeps the
+result on disk.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, machine_code_allowed
+from attendre_core.ops.admission import SNAP_RANGES
 
-__all__ = ["admit", "attend_top_k", "installed", "quantile", "write_entries"]
+__all__ = [
+    "KERNELS",
+    "admit",
+    "attend_top_k",
+    "installed",
+    "mean_less_deviations",
+    "quantile",
+    "write_entries",
+]
 
 #: A thread takes longer to start than fewer rows take to compute.
 _ROWS_A_THREAD = 64
@@ -39,15 +50,14 @@ def attend_top_k(
     passes: int | None = None,
     *,
     threads: int = 1,
-) -> tuple[Array, Array, Array] | None:
-    """Do what `attendre_core.ops.attend_top_k` does, for NumPy arrays.
-
-    Returns None where it cannot: other types than float32, or logits that are not finite.
-    """
+) -> tuple[Array, Array, Array]:
+    """Attend to the top K; decline other types than float32 and logits that are not finite."""
     slots = logits.shape[-1]
+    if not machine_code_allowed():
+        return NotImplemented
     if logits.dtype != np.float32 or value.dtype != np.float32 or 0 in logits.shape or k < 1:
-        return None
-    from attendre_core.compiled.top_k import attend_rows
+        return NotImplemented
+    from attendre_core.numba_kernels.top_k import attend_rows
 
     lead = logits.shape[:-1]
     count = int(np.prod(lead))
@@ -71,7 +81,7 @@ def attend_top_k(
         ends = [count * i // threads for i in range(threads + 1)]
         broken = sum(_pool(os.getpid(), threads).map(attend, ends[:-1], ends[1:]))
     if broken:
-        return None
+        return NotImplemented
     return (
         output.reshape(*lead, value.shape[-1]),
         threshold.reshape(*lead, 1),
@@ -79,32 +89,39 @@ def attend_top_k(
     )
 
 
+def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Array:
+    """Score newcomers; decline where not all entries count, and other types than float32."""
+    if not machine_code_allowed() or score.dtype != np.float32 or not counted.all():
+        return NotImplemented
+    from attendre_core.numba_kernels.admission import start_rows
+
+    rows = np.ascontiguousarray(score).reshape(-1, score.shape[-1])
+    start = np.empty(len(rows), np.float32)
+    if not start_rows(rows, deviations, SNAP_RANGES, start):
+        return NotImplemented
+    return start.reshape(score.shape[:-1])
+
+
 def admit(
-    score: Array,
-    valid: Array,
-    pinned: Array,
-    arrival: Array,
-    come: Array,
-    sigmas: float,
-    ranges: tuple[float, float],
-) -> tuple[Array, Array, Array] | None:
-    """Do what `attendre_core.memory.insertion.plan_at_once` says, for NumPy arrays.
+    primary: Array, order: Array, new_primary: Array, new_order: Array
+) -> tuple[Array, Array]:
+    """Pair new entries with slots; decline other types than float32."""
+    if not machine_code_allowed() or primary.dtype != np.float32 or not new_order.shape[-1]:
+        return NotImplemented
+    from attendre_core.numba_kernels.admission import admit_rows
 
-    Returns None where it cannot: an empty slot, a pinned entry, other types than float32.
-    """
-    if score.dtype != np.float32 or not valid.all() or pinned.any():
-        return None
-    from attendre_core.compiled.admission import admit_rows
-
-    lead, slots, count = score.shape[:-1], score.shape[-1], come.shape[-1]
+    lead, slots, count = primary.shape[:-1], primary.shape[-1], new_order.shape[-1]
     rows = int(np.prod(lead))
-    start = np.empty(rows, np.float32)
+
+    def flat(x: Array, width: int) -> Array:
+        return np.ascontiguousarray(x).reshape(rows, width)
+
     slot, write = np.empty((rows, count), np.int64), np.empty((rows, count), np.bool_)
-    scores, arrivals = (np.ascontiguousarray(x).reshape(rows, slots) for x in (score, arrival))
-    new = np.ascontiguousarray(come).reshape(rows, count)
-    if not admit_rows(scores, arrivals, new, sigmas, ranges, start, slot, write):
-        return None
-    return start.reshape(lead), slot.reshape(*lead, count), write.reshape(*lead, count)
+    admit_rows(
+        flat(primary, slots), flat(order, slots), flat(new_primary, count), flat(new_order, count),
+        slot, write,
+    )  # fmt: skip
+    return slot.reshape(*lead, count), write.reshape(*lead, count)
 
 
 def write_entries(
@@ -115,10 +132,12 @@ def write_entries(
     Returns False, and writes nothing, where it cannot: other types than float32, or entries that
     do not lie as they arrive, (batch, count, heads, dim).
     """
+    if not machine_code_allowed():
+        return False
     arriving = [x.transpose(0, 2, 1, 3) for x in new]
     if not all(x.dtype == np.float32 and x.flags.c_contiguous for x in (*arrays, *arriving)):
         return False
-    from attendre_core.compiled.writing import write_entries as write_one
+    from attendre_core.numba_kernels.writing import write_entries as write_one
 
     for array, entries in zip(arrays, arriving, strict=True):
         write_one(array, entries, index, write)
@@ -144,3 +163,11 @@ def _rows_of(array: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
     which = np.arange(int(np.prod(own)), dtype=np.int32).reshape(own)
     rows = np.ascontiguousarray(array).reshape(-1, array.shape[-1])
     return rows, np.broadcast_to(which, lead).reshape(-1)
+
+
+#: The kernels for NumPy arrays, by op.
+KERNELS: dict[str, Callable[..., Any]] = {
+    "admit": admit,
+    "attend_top_k": attend_top_k,
+    "mean_less_deviations": mean_less_deviations,
+}

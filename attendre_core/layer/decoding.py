@@ -1,0 +1,60 @@
+"""From reading to decoding: no Q memory, causal, the K/V memory stays (paper, section 3.3)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from attendre_core import checks
+from attendre_core.layer.records import LayerState
+from attendre_core.memory.state import grown
+from attendre_core.policies.fifo import FIFO
+
+if TYPE_CHECKING:
+    from attendre_core.layer.attendre import AttendreLayer
+
+__all__ = ["decoding"]
+
+
+def decoding(
+    layer: AttendreLayer, state: LayerState, room: int | None = None
+) -> tuple[AttendreLayer, LayerState]:
+    """Switch a layer from reading to decoding: no Q memory, causal, the memory stays.
+
+    Parameters
+    ----------
+    state
+        After `flush` or `drain`; queries that still wait are dropped.
+    room
+        Slots of a separate cache for generated entries: what was read is kept for good and
+        generated entries are first in, first out among themselves. None puts generated entries
+        into the memory itself, where they compete.
+
+    Returns
+    -------
+    layer, state
+        A layer without delay, and its state.
+    """
+    kv = state.kv
+    if room is None:
+        return replace(layer, q_memory=None, causal=True), LayerState(kv, None)
+    checks.whole_number(
+        "AttendreLayer.decoding", "room", room, least=1,
+        hint="It counts generated entries; None puts them into the memory itself.",
+    )  # fmt: skip
+    if layer.kv_memory.present == "visible":
+        kv, _ = layer.kv_memory.settle(kv)
+    slots = max(layer.kv_memory.size + room, kv.key.shape[2])
+    if slots > kv.key.shape[2]:
+        kv = grown(kv, slots - kv.key.shape[2])
+    memory = replace(
+        layer.kv_memory,
+        size=slots,
+        policy=FIFO(),
+        present="compete",
+        protect_recent=0,
+        sinks=0,
+        pin=(),
+    )
+    kv = kv._replace(pinned=kv.valid)
+    return replace(layer, kv_memory=memory, q_memory=None, causal=True), LayerState(kv, None)

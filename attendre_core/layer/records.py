@@ -1,0 +1,69 @@
+"""What goes into a layer, what comes out, and what it remembers."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attendre_core.backend import Array
+from attendre_core.layer.trace import StepTrace
+from attendre_core.memory.queue import DataOnlyState
+from attendre_core.memory.state import KeyValueState
+
+__all__ = ["Chunk", "LayerOutput", "LayerState"]
+
+
+class Chunk(NamedTuple):
+    """What goes into a layer in one step.
+
+    Attributes
+    ----------
+    query
+        (batch, seq, heads, head_dim).
+    key, value
+        (batch, seq, kv_heads, dim), without positions applied.
+    position
+        int32, (batch, seq); None counts on from the entries read so far.
+    valid
+        Boolean, (batch, seq); None = all real.
+    carry
+        (batch, seq, carry_dim): the residual stream, to come out with its query; or None.
+    document
+        int32, (batch, seq): attention stays within a document; or None.
+    metadata
+        Anything (batch, seq, ...), nested, to come out with its query; or None.
+    query_score
+        (batch, seq): for a Q memory that does not evict in order.
+    """
+
+    query: Array
+    key: Array
+    value: Array
+    position: Array | None = None
+    valid: Array | None = None
+    carry: Array | None = None
+    document: Array | None = None
+    metadata: Any = None
+    query_score: Array | None = None
+
+
+class LayerOutput(NamedTuple):
+    """What comes out of a layer: N positions late, only the valid ones real.
+
+    ``value`` is (batch, seq, heads, value_dim), zeros where not valid; the others belong to the
+    same positions. ``trace`` is None unless the layer traces.
+    """
+
+    value: Array
+    carry: Array | None
+    position: Array
+    valid: Array
+    document: Array | None
+    metadata: Any
+    trace: StepTrace | None
+
+
+class LayerState(NamedTuple):
+    """What a layer remembers: the K/V memory and the waiting queries (None without them)."""
+
+    kv: KeyValueState
+    queue: DataOnlyState | None

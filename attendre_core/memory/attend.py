@@ -1,0 +1,234 @@
+"""Queries against a key-value memory: what they attend to, and what they retrieve."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from attendre_core import checks, ops
+from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.memory.state import KeyValueState, RetrievedEntries, stored_of
+from attendre_core.policies.base import Policy
+from attendre_core.policies.view import Attention
+from attendre_core.positions.base import Encoded, Encoding, Places, Term
+from attendre_core.tree import tree_map
+
+__all__ = ["Reading", "gather_top_k", "observe", "read"]
+
+
+class Reading(NamedTuple):
+    """The queries of one step, checked and ready to attend.
+
+    ``usable`` queries are real and finite, ``broken`` ones real but not finite. ``pairs`` are
+    the queries against the stored entries, ``attention`` is what a policy sees of them.
+    """
+
+    attention: Attention
+    pairs: ops.Pairs
+    value: Array
+    usable: Array
+    broken: Array
+    dtype: Any
+
+    def output(self) -> Array:
+        """Attend: (batch, queries, heads, value_dim), zeros for queries that are not real."""
+        return self._public(self.attention.attended())
+
+    def gathered_output(self, top_k: int) -> Array:
+        """Attend to the top K, gathered for every query and head as in the paper."""
+        xp = namespace_of(self.value)
+        index, allowed = _top_indices(self.attention, top_k)
+        term, *others = self.pairs.terms
+        if others or self.pairs.bias is not None:
+            logits = xp.take_along_axis(ops.logits(self.pairs), index, axis=-1)
+        else:
+            key = _gathered(term.key, index)
+            logits = xp.sum(term.query[..., None, :] * key, axis=-1, dtype=key.dtype)
+        weights = ops.masked_softmax(logits, allowed)
+        value = _gathered(self.value, index)
+        return self._public(xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype))
+
+    def _public(self, output: Array) -> Array:
+        xp = namespace_of(output)
+        output = ops.ungrouped(output)
+        output = xp.where(self.usable[:, :, None, None], output, xp.zeros_like(output))
+        output = xp.where(self.broken[:, :, None, None], float("nan"), output)
+        return xp.astype(output, self.dtype, copy=False)
+
+
+def read(
+    where: str,
+    state: KeyValueState,
+    query: Array,
+    position: Array | None,
+    valid: Array | None,
+    *,
+    scale: float | None,
+    causal: bool,
+    top_k: int | None,
+    passes: int | None,
+    encoding: Encoding | None,
+    encoding_params: Any,
+    policy_params: Any,
+    document: Array | None,
+) -> Reading:
+    """Check the queries and set them against the stored entries."""
+    xp = namespace_of(state.key)
+    batch, heads, _, dim = state.key.shape
+    checks.shape(
+        where, "query", query, "batch, queries, heads, head_dim", (batch, None, None, dim),
+        "Split the heads before attending.",
+    )  # fmt: skip
+    if query.shape[2] % heads or not query.shape[2]:
+        raise ShapeError(
+            f"{where}: query has {query.shape[2]} heads, expected a multiple of the memory's "
+            f"{heads} K/V heads. Each K/V head serves the same number of query heads."
+        )
+    checks.same_dtype(where, "query", query, state.key.dtype)
+    count = query.shape[1]
+    valid = checks.flags(where, "valid", valid, (batch, count), query, default=True)
+    if position is None:
+        position = state.clock[:, None] - count + numbers(count, query)
+    else:
+        checks.shape(
+            where, "position", position, "batch, queries", (batch, count),
+            "Give one number to each query of each row.",
+        )  # fmt: skip
+        position = checks.positions(where, "position", position)
+    finite = checks.finite_rows(where, "query", query, valid, (0, 1))
+    usable = valid & finite
+    # Half precision would overflow in a sum of logits: products are made in float32.
+    exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
+    scale = dim**-0.5 if scale is None else scale
+    rows = xp.astype(ops.grouped(query, heads), exact, copy=False) * scale
+    rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
+    key = xp.astype(state.key, exact, copy=False)
+    places = Places(
+        position[:, None, None, :], _by_head(state.position), usable, _by_head(state.valid)
+    )
+    if encoding is None:
+        encoded = Encoded((Term(rows, key),), places)
+    else:
+        encoded = encoding.encode(rows, key, places, encoding_params)
+    near = _same_document(where, document, state.aux, (batch, count))
+    if encoded.near is not None:
+        near = encoded.near if near is None else near & encoded.near
+    pairs = ops.Pairs(
+        places.query, places.key, usable, places.key_valid, _by_head(state.arrival),
+        encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
+    )  # fmt: skip
+    value = xp.astype(state.value, exact, copy=False)
+    attention = Attention(
+        pairs, value, position, stored_of(state, policy_params), state.latest_query,
+        scale, top_k, passes,
+    )  # fmt: skip
+    return Reading(attention, pairs, value, usable, valid & ~finite, query.dtype)
+
+
+def _by_head(record: Array) -> Array:
+    """Shape (batch, slots) or (batch, G, slots) as (batch, 1 or G, slots)."""
+    return record if record.ndim == 3 else record[:, None, :]
+
+
+def _same_document(
+    where: str, document: Array | None, aux: Any, expected: tuple[int, int]
+) -> Array | None:
+    """Compare document ids, (batch, 1 or G, 1, queries, slots); None when there are none."""
+    if document is None:
+        return None
+    if not isinstance(aux, dict) or "document" not in aux:
+        raise ConfigError(
+            f"{where}: document ids were given for the queries, but the entries have none. Insert "
+            "them as aux={'document': ids} and make the state with such an example."
+        )
+    checks.shape(
+        where, "document", document, "batch, queries", expected, "Give one id to each query."
+    )
+    keys = _by_head(aux["document"])
+    return document[:, None, None, :, None] == keys[:, :, None, None, :]
+
+
+def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -> KeyValueState:
+    """Update the scores by what this step's queries did.
+
+    An entry keeps its score when no real query saw it, when the policy holds entries that are
+    later than every query so far, and when its new score is not finite.
+    """
+    xp = namespace_of(state.key)
+    stored = view.stored
+    score, change = policy.observe(stored, view), view.seen
+    if score is None:
+        score = state.score
+    else:
+        if tuple(score.shape) != tuple(state.score.shape):
+            raise ShapeError(
+                f"{type(policy).__name__}.observe: returned shape {tuple(score.shape)}, expected "
+                f"{tuple(state.score.shape)}. Pool over queries and heads."
+            )
+        finite = checks.finite_scores(f"{where}: {type(policy).__name__}", score, change)
+        change = change & finite
+        if getattr(policy, "hold", False):
+            change = change & (state.position <= view.along_slots(view.latest))
+        score = xp.where(change, xp.astype(score, state.score.dtype, copy=False), state.score)
+    return state._replace(
+        score=score,
+        observed=state.observed | change,
+        latest_query=view.latest,
+        policy_state=policy.remember(stored, view),
+    )
+
+
+def gather_top_k(reading: Reading, state: KeyValueState, top_k: int) -> RetrievedEntries:
+    """Gather what each query and head retrieves, best first."""
+    xp = namespace_of(state.key)
+    view = reading.attention
+    batch, heads, group, count, _ = view.logits.shape
+    index, allowed = _top_indices(view, top_k)
+    similarity = xp.take_along_axis(view.logits, index, axis=-1)
+    per_head = state.valid.ndim == 3
+
+    def public(x: Array) -> Array:
+        """(batch, G, R, queries, K, ...) to (batch, queries, heads, K, ...)."""
+        rest = tuple(range(4, x.ndim))
+        x = xp.permute_dims(x, (0, 3, 1, 2, *rest))
+        return xp.reshape(x, (batch, count, heads * group, *x.shape[4:]))
+
+    def cleaned(x: Array) -> Array:
+        flags = xp.reshape(allowed, allowed.shape + (1,) * (x.ndim - allowed.ndim))
+        return public(xp.where(flags, x, xp.zeros_like(x)))
+
+    def record(x: Array) -> Array:
+        """Gather from (batch, slots, ...) or (batch, G, slots, ...)."""
+        if not per_head:
+            x = xp.broadcast_to(x[:, None, ...], (batch, heads, *x.shape[1:]))
+        return _gathered(x, index)
+
+    at = record(state.position)
+    return RetrievedEntries(
+        key=cleaned(_gathered(state.key, index)),
+        value=cleaned(_gathered(state.value, index)),
+        similarity=public(xp.where(allowed, similarity, -float("inf"))),
+        position=public(xp.where(allowed, at, xp.full_like(at, -1))),
+        valid=public(allowed),
+        index=public(xp.where(allowed, index, xp.full_like(index, -1))),
+        aux=tree_map(lambda leaf: cleaned(record(leaf)), state.aux),
+    )
+
+
+def _top_indices(view: Attention, top_k: int) -> tuple[Array, Array]:
+    """Return the slots of the top K, (batch, G, R, queries, K), best first, and which are real."""
+    logits = view.logits
+    xp = namespace_of(logits)
+    allowed = xp.broadcast_to(view.allowed, logits.shape)
+    upside_down = xp.where(allowed, -logits, float("inf"))
+    index = ops.lowest(upside_down, xp.broadcast_to(-view.order, logits.shape), top_k)
+    return index, xp.take_along_axis(allowed, index, axis=-1)
+
+
+def _gathered(array: Array, index: Array) -> Array:
+    """Gather (batch, G, slots, ...) by (batch, G, R, queries, K)."""
+    xp = namespace_of(array)
+    batch, heads, group, count, k = index.shape
+    flat = xp.reshape(index, (batch, heads, group * count * k))
+    taken = ops.gather_slots(array, flat, axis=2)
+    return xp.reshape(taken, (batch, heads, group, count, k, *array.shape[3:]))

@@ -1,0 +1,201 @@
+"""States of a key-value memory: make them, look into them, rearrange their rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from attendre_core import checks
+from attendre_core.backend import Array, Backend, Namespace, backend_of, resolve
+from attendre_core.errors import ConfigError, DTypeError
+from attendre_core.memory.admission import carry_out, clear_room, hand_back
+from attendre_core.memory.arrivals import nothing
+from attendre_core.memory.batch import reorder_rows, reset_rows
+from attendre_core.memory.report import FROZEN_BELOW, MemoryReport, report_of, warn_if_frozen
+from attendre_core.memory.spec import KeyValueSpec
+from attendre_core.memory.state import (
+    Entries,
+    EvictedEntries,
+    KeyValueState,
+    empty_like,
+    empty_state,
+    stored_of,
+)
+
+__all__ = ["KeyValueStates", "check_sizes"]
+
+
+@dataclass(frozen=True)
+class KeyValueStates(KeyValueSpec):
+    """What `KeyValueMemory` does with states besides the paper's operations."""
+
+    def init(
+        self,
+        *,
+        batch: int | None = None,
+        heads: int | None = None,
+        head_dim: int | None = None,
+        kv_heads: int | None = None,
+        xp: Namespace | str | Backend = "numpy",
+        dtype: Any = None,
+        device: Any = None,
+        value_dim: int | None = None,
+        aux: Any = None,
+        chunk: int | None = None,
+        like: Array | None = None,
+    ) -> KeyValueState:
+        """Make an empty state.
+
+        Parameters
+        ----------
+        batch, heads, head_dim
+            Rows, heads and width of a head.
+        kv_heads
+            K/V heads, if there are fewer than heads.
+        xp
+            Array library: a namespace such as ``numpy``, ``torch``, ``jax.numpy``, or its name.
+        dtype
+            Of keys and values; any library's dtype or its name, float32 by default.
+        device
+            Passed on to the library.
+        value_dim
+            Width of a value, ``head_dim`` by default.
+        aux
+            Nested arrays (batch, any, ...) that show shape and dtype of metadata.
+        chunk
+            Longest chunk to be inserted, for ``present="visible"``, whose state has size + chunk
+            slots; None is 128.
+        like
+            A key chunk, (batch, seq, kv_heads, head_dim), that shows all of the above but
+            ``value_dim`` and ``aux``; what is given as well counts.
+        """
+        where = "KeyValueMemory.init"
+        if like is not None:
+            found = backend_of(like)
+            checks.shape(
+                where, "like", like, "batch, seq, heads, head_dim", (None,) * 4,
+                "Show a chunk of keys.",
+            )  # fmt: skip
+            xp, dtype = found, like.dtype if dtype is None else dtype
+            device = found.device_of(like) if device is None else device
+            batch, kv_heads = batch or like.shape[0], kv_heads or heads or like.shape[2]
+            chunk, head_dim = chunk or like.shape[1], head_dim or like.shape[3]
+        heads = kv_heads or heads
+        check_sizes(where, batch=batch, heads=heads, head_dim=head_dim)
+        if chunk is not None:
+            checks.whole_number(where, "chunk", chunk, least=1, hint="None is 128.")
+        xp = resolve(xp).xp
+        dtype = checks.dtype_named(xp, dtype)
+        if not xp.isdtype(dtype, "real floating"):
+            raise DTypeError(
+                f"{where}: dtype is {checks.dtype_name(dtype)}, expected a floating one. "
+                "Use float32, or float16 or bfloat16 to save room."
+            )
+        state = empty_state(
+            xp, batch, heads, self.slots(chunk), head_dim, value_dim or head_dim, dtype, device,
+            self.per_head, aux,
+        )  # fmt: skip
+        return state._replace(policy_state=self.policy.init(stored_of(state)))
+
+    def entries(self, state: KeyValueState) -> Entries:
+        """Return the stored entries with axes (batch, slots, kv_heads, dim)."""
+        self._check_state("KeyValueMemory.entries", state)
+        xp = backend_of(state.key).xp
+        return Entries(
+            xp.permute_dims(state.key, (0, 2, 1, 3)),
+            xp.permute_dims(state.value, (0, 2, 1, 3)),
+            state.position,
+            state.valid,
+            state.score,
+            state.arrival,
+            state.pinned,
+            state.aux,
+        )
+
+    def reset(self, state: KeyValueState, rows: Array) -> KeyValueState:
+        """Empty single rows, e.g. where a new document begins.
+
+        Parameters
+        ----------
+        rows
+            Boolean, (batch,): True = empty this row.
+        """
+        self._check_state("KeyValueMemory.reset", state)
+        empty = empty_like(state)
+        empty = empty._replace(policy_state=self.policy.init(stored_of(empty)))
+        return reset_rows("KeyValueMemory.reset", state, empty, rows)
+
+    def reorder(self, state: KeyValueState, index: Array) -> KeyValueState:
+        """Take rows in another order, with repetition: what beam search needs.
+
+        Parameters
+        ----------
+        index
+            Integer, (new batch,): row i of the result is row ``index[i]``.
+        """
+        self._check_state("KeyValueMemory.reorder", state)
+        return reorder_rows("KeyValueMemory.reorder", state, index)
+
+    def admitted_share(self, state: KeyValueState) -> Array:
+        """Return the share of new entries that got in when the memory was full, (batch,).
+
+        Of all entries evicted so far, those that had been admitted before; 1 while nothing was
+        evicted. Near 0 the memory is frozen into the beginning of the input.
+        """
+        self._check_state("KeyValueMemory.admitted_share", state)
+        xp = backend_of(state.key).xp
+        evicted = xp.astype(state.evictions, xp.float32)
+        refused = xp.astype(state.refusals, xp.float32)
+        some = xp.where(evicted > 0, evicted, xp.ones_like(evicted))
+        return 1.0 - refused / some
+
+    def report(self, state: KeyValueState, *, warn_below: float = FROZEN_BELOW) -> MemoryReport:
+        """Read what the memory holds and how it behaved; warn when it freezes.
+
+        Warns
+        -----
+        FrozenMemoryWarning
+            When a row admits a smaller share of new entries than ``warn_below``.
+        """
+        result = report_of(state, self.admitted_share(state))
+        warn_if_frozen(result.admitted_share, warn_below, stacklevel=3)
+        return result
+
+    def settle(self, state: KeyValueState) -> tuple[KeyValueState, EvictedEntries]:
+        """Let the present chunk compete now: cut the state down to ``size`` entries.
+
+        Only ``present="visible"`` holds more than that; for others nothing happens.
+        """
+        self._check_state("KeyValueMemory.settle", state)
+        if state.key.shape[2] == self.size:
+            xp, none = backend_of(state.key).xp, nothing(state, 0)
+            key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (none.key, none.value))
+            return state, EvictedEntries(
+                key, value, none.position, none.valid, none.aux, none.score, none.arrival
+            )
+        exchange = clear_room(self, state)
+        return carry_out(state, exchange, donate=False), hand_back(state, exchange)
+
+    def _check_state(self, where: str, state: KeyValueState) -> None:
+        least = self.size
+        slots = state.key.shape[2] if isinstance(state, KeyValueState) else least
+        fits = slots >= least if self.present == "visible" else slots == least
+        heads = (None,) if self.per_head else ()
+        record = (None, *heads, slots if fits else least)
+        checks.belongs(
+            where,
+            state,
+            KeyValueState,
+            {"key": (None, None, record[-1], None), "position": record, "score": record},
+            self,
+        )
+
+
+def check_sizes(where: str, **sizes: int | None) -> None:
+    """Refuse lengths of axes that were left out or are not at least 1."""
+    for name, value in sizes.items():
+        if value is None:
+            raise ConfigError(
+                f"{where}: {name} was left out. Give {', '.join(sizes)}, or an array with like=."
+            )
+        checks.whole_number(where, name, value, least=1, hint="It is the length of an axis.")

@@ -1,0 +1,208 @@
+"""Queries against keys: what their logits are made of, and who may attend to whom.
+
+Shapes use G K/V heads with R query heads each, in the layout of a memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from attendre_core.backend import Array, namespace_of, op
+from attendre_core.ops.attention import logits_of, masked_softmax, mix
+
+__all__ = ["Pairs", "Term", "allowed_pairs", "attend", "logits", "sum_logits", "visible_pairs"]
+
+Rotate = Callable[[Array, Array], Array]
+
+
+class Term:
+    """For pairs at a distance in [low, high), the logit is query times key, both rotated.
+
+    The distance is the query's place less the key's (`Pairs`). Nothing is rotated before it is
+    needed, and then once.
+
+    Parameters
+    ----------
+    plain_query
+        (batch, G, R, queries, head_dim), scaled.
+    plain_key
+        (batch, G, slots, head_dim).
+    rotate
+        ``rotate(x, at)`` applies positions; None leaves queries and keys as they are.
+    query_at, key_at
+        The positions to apply: (batch, 1 or G, 1, queries) and (batch, 1 or G, slots).
+    low, high
+        None = unbounded.
+    """
+
+    __slots__ = (
+        "_key", "_keys_of", "_query", "high", "key_at", "low", "plain_key", "plain_query",
+        "query_at", "rotate",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        plain_query: Array,
+        plain_key: Array,
+        rotate: Rotate | None = None,
+        query_at: Array | None = None,
+        key_at: Array | None = None,
+        low: int | None = None,
+        high: int | None = None,
+    ) -> None:
+        self.plain_query, self.plain_key = plain_query, plain_key
+        self.rotate, self.query_at, self.key_at = rotate, query_at, key_at
+        self.low, self.high = low, high
+        self._query: Array | None = None
+        self._key: Array | None = None
+        self._keys_of: Term | None = None
+
+    @property
+    def query(self) -> Array:
+        """The rotated queries, (batch, G, R, queries, head_dim)."""
+        if self._query is None:
+            plain, at = self.plain_query, self.query_at
+            self._query = plain if self.rotate is None or at is None else self.rotate(plain, at)
+        return self._query
+
+    @property
+    def key(self) -> Array:
+        """The rotated keys, (batch, G, slots, head_dim)."""
+        if self._keys_of is not None:
+            return self._keys_of.key
+        if self._key is None:
+            plain, at = self.plain_key, self.key_at
+            self._key = plain if self.rotate is None or at is None else self.rotate(plain, at)
+        return self._key
+
+    def with_query(self, query: Array, at: Array | None) -> Term:
+        """Return the same term for other queries; the rotated keys are shared."""
+        other = Term(query, self.plain_key, self.rotate, at, self.key_at, self.low, self.high)
+        other._keys_of = self
+        return other
+
+    @property
+    def bounded(self) -> bool:
+        """Whether some pairs are left to other terms."""
+        return self.low is not None or self.high is not None
+
+
+class Pairs(NamedTuple):
+    """Every query of a step against every slot.
+
+    Attributes
+    ----------
+    query_position
+        int32, (batch, 1, 1, queries).
+    key_position
+        int32, (batch, 1 or G, slots).
+    query_valid
+        Boolean, (batch, queries).
+    key_valid
+        Boolean, (batch, 1 or G, slots).
+    order
+        int32, (batch, 1 or G, slots), all different within a row: of equal logits the higher
+        order is retrieved.
+    terms
+        Each pair belongs to the last term whose bounds hold its distance; the first term is
+        unbounded.
+    query_place, key_place
+        Where distances are measured, shaped as in a `Term`.
+    bias
+        Added to the logits: None, or broadcastable to (batch, G, R, queries, slots).
+    near
+        Boolean, broadcastable likewise: the only pairs that may attend; None = all.
+    causal
+        Only keys at or before the query's position.
+    memo
+        Where the kernels of one step may leave things for each other; None = nowhere.
+    """
+
+    query_position: Array
+    key_position: Array
+    query_valid: Array
+    key_valid: Array
+    order: Array
+    terms: tuple[Term, ...]
+    query_place: Array
+    key_place: Array
+    bias: Array | None = None
+    near: Array | None = None
+    causal: bool = False
+    memo: dict[str, Any] | None = None
+
+
+def visible_pairs(pairs: Pairs) -> Array:
+    """Tell which entries each query may attend to, whether or not the query is real.
+
+    Boolean, broadcastable to (batch, G, R, queries, slots). Outputs of queries that are not real
+    are dropped, so this is enough for them, and often has no axis for queries.
+    """
+    visible = pairs.key_valid[:, :, None, None, :]
+    if pairs.causal:
+        xp = namespace_of(visible)
+        last = xp.full_like(pairs.key_position, 2**31 - 1)
+        at = xp.where(pairs.key_valid, pairs.key_position, last)
+        visible = at[:, :, None, None, :] <= pairs.query_position[..., None]
+    return visible if pairs.near is None else visible & pairs.near
+
+
+def allowed_pairs(pairs: Pairs) -> Array:
+    """Tell which pairs count: the query is real and may attend to the entry."""
+    return visible_pairs(pairs) & pairs.query_valid[:, None, None, :, None]
+
+
+@op
+def logits(pairs: Pairs) -> Array:
+    """Return the logit of every pair, (batch, G, R, queries, slots)."""
+    first, *others = pairs.terms
+    result = logits_of(first.query, first.key)
+    if others:
+        xp = namespace_of(result)
+        distance = pairs.query_place[..., None] - pairs.key_place[:, :, None, None, :]
+        for term in others:
+            mine = distance == distance if term.low is None else distance >= term.low
+            if term.high is not None:
+                mine = mine & (distance < term.high)
+            result = xp.where(mine, logits_of(term.query, term.key), result)
+    return result if pairs.bias is None else result + pairs.bias
+
+
+@op
+def attend(pairs: Pairs, value: Array) -> Array:
+    """Softmax attention over everything a query may attend to; zeros where there is nothing.
+
+    Parameters
+    ----------
+    value
+        (batch, G, slots, value_dim).
+
+    Returns
+    -------
+    array
+        (batch, G, R, queries, value_dim).
+    """
+    return mix(masked_softmax(logits(pairs), visible_pairs(pairs)), value)
+
+
+@op
+def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
+    """Sum the logits of each entry over the queries that may attend to it.
+
+    Parameters
+    ----------
+    weight
+        (batch, queries): multiplies the logits; None = 1.
+
+    Returns
+    -------
+    array
+        (batch, G, R, slots).
+    """
+    amounts = logits(pairs)
+    xp = namespace_of(amounts)
+    if weight is not None:
+        amounts = amounts * weight[:, None, None, :, None]
+    kept = xp.where(allowed_pairs(pairs), amounts, xp.zeros_like(amounts))
+    return xp.sum(kept, axis=3, dtype=kept.dtype)

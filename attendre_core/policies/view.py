@@ -1,0 +1,279 @@
+"""What the queries of one step did, as a policy sees it."""
+
+from __future__ import annotations
+
+from attendre_core import ops
+from attendre_core.backend import Array, backend_of, numbers
+from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, visible_pairs
+from attendre_core.policies.base import Stored
+
+__all__ = ["Attention"]
+
+#: The latest query position of a row before its first query.
+NO_QUERY = -(2**31)
+
+
+class Attention:
+    """The queries of one step against all stored entries.
+
+    Nothing is computed before it is asked for, so a policy pays only for what it reads. Shapes
+    use G K/V heads with R query heads each; a score is (batch, slots), or (batch, G, slots) with
+    ``per_head=True``. No gradient flows through what a policy reads.
+
+    Attributes
+    ----------
+    position, valid
+        (batch, queries): int32 positions of the queries, and which of them are real.
+    latest
+        int32, (batch,): the latest query position so far.
+    """
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        value: Array,
+        position: Array,
+        stored: Stored,
+        latest_before: Array,
+        scale: float = 1.0,
+        top_k: int | None = None,
+        passes: int | None = None,
+    ) -> None:
+        found = backend_of(value)
+        self._xp, self._cut = found.xp, found.stop_gradient
+        self._pairs, self._value, self.stored = pairs, value, stored
+        self._scale, self._top_k, self._passes = scale, top_k, passes
+        self._logits: Array | None = None  # with gradients, as are weights and output
+        self._weights: Array | None = None
+        self._output: Array | None = None
+        self._bound: tuple[Array, ...] = ()  # what decides who is in the top K
+        self._used: Array | None = None
+        self._allowed: Array | None = None
+        self._seen: Array | None = None
+        self.position, self.valid = position, pairs.query_valid
+        xp = found.xp
+        none = xp.full_like(position, NO_QUERY)
+        self._present = xp.max(xp.where(self.valid, position, none), axis=-1)
+        self.latest = xp.maximum(latest_before, self._present)
+        self._latest_before = latest_before
+
+    # ---------------------------------------------------------------- what there is
+
+    @property
+    def per_head(self) -> bool:
+        """Whether scores are kept for each K/V head, (batch, G, slots)."""
+        return bool(self.stored.score.ndim == 3)
+
+    @property
+    def latest_before(self) -> Array:
+        """int32, (batch,): as `latest`, without this step; the same in a row's first step."""
+        before = self._latest_before
+        return self._xp.where(before == NO_QUERY, self.latest, before)
+
+    @property
+    def query(self) -> Array:
+        """(batch, G, R, queries, head_dim): the queries, without positions and scale."""
+        return self._cut(self._pairs.terms[0].plain_query) / self._scale
+
+    @property
+    def key(self) -> Array:
+        """(batch, G, slots, head_dim): the stored keys, without positions."""
+        return self._cut(self._pairs.terms[0].plain_key)
+
+    @property
+    def value(self) -> Array:
+        """(batch, G, slots, value_dim): the stored values."""
+        return self._cut(self._value)
+
+    @property
+    def logits(self) -> Array:
+        """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
+        return self._cut(self._full_logits())
+
+    @property
+    def weights(self) -> Array:
+        """(batch, G, R, queries, slots): softmax over all allowed entries, not only the top K."""
+        return self._cut(self._full_weights())
+
+    @property
+    def output(self) -> Array:
+        """(batch, G, R, queries, value_dim): what the queries attended to, summed up."""
+        return self._cut(self.attended())
+
+    @property
+    def allowed(self) -> Array:
+        """Boolean, broadcastable to `logits`: the query is real and may attend to the entry."""
+        if self._allowed is None:
+            self._allowed = allowed_pairs(self._pairs)
+        return self._allowed
+
+    @property
+    def order(self) -> Array:
+        """int32, broadcastable to `logits`: of equal logits the higher order is retrieved."""
+        return self._pairs.order[:, :, None, None, :]
+
+    @property
+    def used(self) -> Array:
+        """Boolean, broadcastable to `logits`: the entry is in the top K of that query and head."""
+        if self._used is None:
+            if self._top_k is None:
+                self._used = self.allowed
+            else:
+                self.attended()
+                self._used = ops.among_top_k(self.logits, *self._bound, self.order) & self.allowed
+        return self._used
+
+    def used_by_query(self) -> Array:
+        """Boolean, (batch, queries, slots) [(batch, G, ...)]: in the top K on any head."""
+        return self._xp.any(self.used, axis=(2,) if self.per_head else (1, 2))
+
+    @property
+    def seen(self) -> Array:
+        """Boolean, (batch, slots) [(batch, G, slots)]: some real query may attend to it."""
+        if self._seen is None:
+            xp, pairs = self._xp, self._pairs
+            if pairs.near is not None:
+                seen = xp.any(self.allowed, axis=(2, 3))
+                self._seen = seen if self.per_head else xp.any(seen, axis=1)
+            else:
+                seen = self.stored.valid & self.along_slots(xp.any(self.valid, axis=-1))
+                if pairs.causal:
+                    seen = seen & (self.stored.position <= self.along_slots(self._present))
+                self._seen = seen
+        return self._seen
+
+    # ---------------------------------------------------------------- to work with it
+
+    def along_slots(self, row: Array) -> Array:
+        """Shape a (batch,) array so that it broadcasts to scores."""
+        return self._xp.reshape(row, (row.shape[0],) + (1,) * (self.stored.score.ndim - 1))
+
+    def along_queries(self, per_query: Array) -> Array:
+        """Shape a (batch, queries) array so that it broadcasts to `used_by_query`."""
+        batch, queries = per_query.shape
+        heads = (1,) if self.per_head else ()
+        return self._xp.reshape(per_query, (batch, *heads, queries, 1))
+
+    def pool(
+        self,
+        amounts: Array,
+        *,
+        queries: str = "sum",
+        heads: str = "sum",
+        unseen: Array | None = None,
+    ) -> Array:
+        """Pool over the queries that saw an entry, then over heads.
+
+        Parameters
+        ----------
+        amounts
+            Broadcastable to `logits`.
+        queries, heads
+            ``"sum"``, ``"max"`` or ``"mean"``.
+        unseen
+            Scores of the entries that no real query saw; None = those they have.
+        """
+        xp = self._xp
+        if queries == "max":
+            pooled = xp.max(xp.where(self.allowed, amounts, -float("inf")), axis=3)
+            pooled = xp.where(pooled == -float("inf"), xp.zeros_like(pooled), pooled)
+        else:
+            kept = xp.where(self.allowed, amounts, xp.zeros_like(amounts))
+            pooled = xp.sum(kept, axis=3, dtype=kept.dtype)
+            if queries == "mean":
+                count = ops.count_true(self.allowed, axis=3)
+                count = xp.maximum(count, xp.ones_like(count))
+                pooled = pooled / xp.astype(count, pooled.dtype)
+        return self._over_heads(pooled, heads, unseen)
+
+    def sum_logits(
+        self, weight: Array | None = None, *, heads: str = "sum", unseen: Array | None = None
+    ) -> Array:
+        """Sum the logits over the queries that saw an entry, then pool over heads.
+
+        The same as `pool` of the weighted logits, and cheaper: the sum of w q.k over queries is
+        (sum of w q).k.
+
+        Parameters
+        ----------
+        weight
+            (batch, queries), 1 by default.
+        heads, unseen
+            As in `pool`.
+        """
+        return self._over_heads(self._cut(ops.sum_logits(self._pairs, weight)), heads, unseen)
+
+    def last(self) -> Attention:
+        """Return the same view with the last valid query of the chunk alone, per row."""
+        xp, pairs = self._xp, self._pairs
+        number = numbers(self.valid.shape[-1], self.valid)
+        none = xp.full_like(number, -1)
+        which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)
+        is_last = number == which
+
+        def only(array: Array | None, axis: int) -> Array | None:
+            """Take the last query out of an axis of queries."""
+            if array is None or array.shape[axis] == 1:
+                return array
+            rest = (1,) * (array.ndim - axis - 1)
+            here = xp.reshape(is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest))
+            if xp.isdtype(array.dtype, "bool"):
+                return xp.any(array & here, axis=axis, keepdims=True)
+            kept = xp.where(here, array, xp.zeros_like(array))
+            return xp.sum(kept, axis=axis, keepdims=True, dtype=array.dtype)
+
+        def of(term: Term) -> Term:
+            return term.with_query(only(term.plain_query, 3), only(term.query_at, 3))
+
+        last = pairs._replace(
+            query_position=only(pairs.query_position, 3),
+            query_valid=which >= 0,
+            terms=tuple(of(term) for term in pairs.terms),
+            query_place=only(pairs.query_place, 3),
+            bias=only(pairs.bias, 3),
+            near=only(pairs.near, 3),
+            memo={},
+        )
+        at = only(self.position, 1)
+        return Attention(
+            last, self._value, at, self.stored, self.latest, self._scale, self._top_k, self._passes
+        )
+
+    # ---------------------------------------------------------------- inside
+
+    def attended(self) -> Array:
+        """Return the output with its gradients, made of logits or weights if they are there."""
+        if self._output is None:
+            if self._top_k is not None:
+                self._output, *bound = ops.attend_top_k(
+                    self._full_logits(), self._value, visible_pairs(self._pairs), self._top_k,
+                    self.order, self._passes,
+                )  # fmt: skip
+                self._bound = tuple(self._cut(part) for part in bound)
+            elif self._logits is not None:
+                self._output = ops.mix(self._full_weights(), self._value)
+            else:
+                self._output = ops.attend(self._pairs, self._value)
+        return self._output
+
+    def _full_logits(self) -> Array:
+        if self._logits is None:
+            self._logits = ops.logits(self._pairs)
+        return self._logits
+
+    def _full_weights(self) -> Array:
+        if self._weights is None:
+            self._weights = ops.masked_softmax(self._full_logits(), self.allowed)
+        return self._weights
+
+    def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
+        """Pool (batch, G, R, slots) over the heads that share one decision; not what is unseen."""
+        xp = self._xp
+        axes: tuple[int, ...] = (2,) if self.per_head else (1, 2)
+        if heads == "max":
+            pooled = xp.max(pooled, axis=axes)
+        else:
+            count = pooled.shape[2] * (1 if self.per_head else pooled.shape[1])
+            pooled = xp.sum(pooled, axis=axes, dtype=pooled.dtype)
+            pooled = pooled / count if heads == "mean" else pooled
+        return xp.where(self.seen, pooled, self.stored.score if unseen is None else unseen)
