@@ -54,6 +54,18 @@ napoleon_use_rtype = False
 napoleon_attr_annotations = False
 
 
+#: Every name in the ``__all__`` of these is in the reference.
+PUBLIC = (
+    "attendre_core",
+    "attendre_core.backend",
+    "attendre_core.layer",
+    "attendre_core.memory",
+    "attendre_core.ops",
+    "attendre_jax",
+    "attendre_torch",
+)
+
+
 def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
     """Fail the build, with or without -W, when a public name is missing from the reference."""
     documented = {
@@ -62,12 +74,14 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
         if entry.docname.startswith("reference/")
     }
     with mock(autodoc_mock_imports):
-        adapters = [importlib.import_module(name) for name in ("attendre_torch", "attendre_jax")]
-    for package in (attendre_core, *adapters):
+        packages = [importlib.import_module(name) for name in PUBLIC]
+    for package in packages:
         for name in package.__all__:
-            full = f"{package.__name__}.{name}"
-            if full not in documented:
-                logger.warning("%s is public, but no page in reference/ has it", full)
+            # A name that is public at the top is documented there.
+            if not {f"{package.__name__}.{name}", f"attendre_core.{name}"} & documented:
+                logger.warning(
+                    "%s.%s is public, but no page in reference/ has it", package.__name__, name
+                )
                 app.statuscode = 1
 
 
