@@ -136,7 +136,7 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
     finite = finite_entries(array, keep)
     if may_read(finite):
         bad = valid & ~finite
-        if bad.any():
+        if bool(namespace_of(bad).any(bad)):
             raise NonFiniteError(
                 f"{where}: {name} has NaN or infinity at (batch, seq) = {_first_true(bad)}, "
                 "expected finite numbers. Look for an overflow before this call, or mark the entry "
@@ -148,7 +148,7 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
 def finite_scores(where: str, score: Array, counted: Array) -> Array:
     """Tell which scores of a policy are finite; raise if one that counts is not."""
     finite = finite_entries(score, tuple(range(score.ndim)))
-    if may_read(finite) and (counted & ~finite).any():
+    if may_read(finite) and bool(namespace_of(finite).any(counted & ~finite)):
         raise NonFiniteError(
             f"{where} scored an entry with NaN or infinity, expected finite scores. Check the "
             "policy, or scale queries and keys down. The state passed in is unchanged."

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from attendre_core.backend import Array, backend_of, namespace_of
 from attendre_core.ops.counting import count_true
-from attendre_core.ops.selection import kth_largest, top_k_threshold as _op
+from attendre_core.ops.selection import kth_largest
+from attendre_core.ops.selection import top_k_threshold as _op
 
-__all__ = ["sort_slots", "top_k_threshold"]
+__all__ = ["push_slots", "top_k_threshold"]
 
 _LAST = 2**31 - 1
 
@@ -26,10 +26,19 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     return threshold, xp.full_like(number, -_LAST)
 
 
-def sort_slots(arrays: Sequence[Array], primary: Array | None, order: Array) -> Any:
-    """Leave entries that are in order as they are."""
+def push_slots(
+    arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
+) -> tuple[list[Array], list[Array]]:
+    """Push entries that are in order along as they are."""
     if primary is not None or not backend_of(order).is_concrete(order):
         return NotImplemented
-    if not bool(namespace_of(order).all(order[..., 1:] >= order[..., :-1])):
+    xp = namespace_of(order)
+    if not bool(xp.all(order[..., 1:] >= order[..., :-1])):
         return NotImplemented
-    return list(arrays)
+    slots, count = arrays[0].shape[1], new[0].shape[1]
+    kept, gone = [], []
+    for array, entries in zip(arrays, new, strict=True):
+        first = max(count - slots, 0)
+        kept.append(xp.concat([array[:, count:, ...], entries[:, first:, ...]], axis=1))
+        gone.append(xp.concat([array[:, :count, ...], entries[:, :first, ...]], axis=1))
+    return kept, gone

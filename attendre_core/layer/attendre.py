@@ -120,7 +120,7 @@ class AttendreLayer(LayerSpec):
         self._warn_of_refusals(chunk)
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
-        queue, waiting = self._wait(state, chunk, donate)
+        queue, waiting = self._wait(state, chunk)
         entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
         more = {"aux": document, "policy_params": policy_params}
         record = None
@@ -198,7 +198,7 @@ class AttendreLayer(LayerSpec):
         return chunk._replace(position=position, valid=valid)
 
     def _wait(
-        self, state: LayerState, chunk: Chunk, donate: bool
+        self, state: LayerState, chunk: Chunk
     ) -> tuple[DataOnlyState | None, _Waiting]:
         """Exchange the chunk's queries for those that waited long enough."""
         data = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
@@ -210,7 +210,6 @@ class AttendreLayer(LayerSpec):
             chunk.position,
             chunk.valid,
             score=chunk.query_score,
-            donate=donate,
         )
         return queue, _Waiting(*out)
 

@@ -137,13 +137,9 @@ class EncoderOutputMemory:
         valid: Array | None = None,
         *,
         score: Array | None = None,
-        donate: bool = False,
     ) -> tuple[DataOnlyState, EvictedData]:
-        """Add outputs of the encoder, (batch, seq, dim); padding is ignored.
-
-        ``donate`` promises that ``state`` will not be used again.
-        """
-        return self._queue().insert(state, output, position, valid, score=score, donate=donate)
+        """Add outputs of the encoder, (batch, seq, dim); padding is ignored."""
+        return self._queue().insert(state, output, position, valid, score=score)
 
     def read(self, state: DataOnlyState) -> Data:
         """Return everything held, oldest first; project it to keys and values once."""

@@ -160,7 +160,6 @@ class DataOnlyMemory:
         valid: Array | None = None,
         *,
         score: Array | None = None,
-        donate: bool = False,
     ) -> tuple[DataOnlyState, EvictedData]:
         """Insert a chunk and hand back what goes, lowest rank first.
 
@@ -174,8 +173,6 @@ class DataOnlyMemory:
             Boolean, (batch, seq); False = padding, which never displaces anything.
         score
             (batch, seq): scores of the new entries, for a policy that ranks by them.
-        donate
-            The caller will not use ``state`` again.
 
         Returns
         -------
@@ -213,22 +210,21 @@ class DataOnlyMemory:
         clock = state.clock + ops.count_true(valid, axis=1)
         stored = (state.position, state.valid, state.score, state.arrival, *tree_leaves(state.data))
         new = (position, valid, score, arrival, *tree_leaves(data))
-        both = [xp.concat(pair, axis=1) for pair in zip(stored, new, strict=True)]
-        if self._in_order_of_arrival(state, both):
-            primary, order = None, both[3]
-        else:
-            primary, order = self._rank(*both[:4], clock)
-        both = ops.sort_slots(both, primary, order)
-        position, valid, score, arrival, *leaves = (x[:, seq:, ...] for x in both)
-        kept = DataOnlyState(tree_of(state.data, leaves), position, valid, score, arrival, clock)
-        position, valid, _, _, *leaves = (x[:, :seq, ...] for x in both)
-        return kept, EvictedData(tree_of(data, leaves), position, valid)
+        records = [xp.concat(pair, axis=1) for pair in zip(stored[:4], new[:4], strict=True)]
+        primary, order = self._rank(*records, clock)
+        kept, gone = ops.push_slots(stored, new, primary, order)
+        data = tree_of(state.data, kept[4:])
+        return (
+            DataOnlyState(data, *kept[:4], clock),
+            EvictedData(tree_of(state.data, gone[4:]), *gone[:2]),
+        )
 
     def get_all(self, state: DataOnlyState) -> Data:
         """Return everything that is held, oldest first, empty entries before all others."""
         self._check_state("DataOnlyMemory.get_all", state)
+        order = ops.lowest(None, state.arrival, self.size)
         arrays = (state.position, state.valid, *tree_leaves(state.data))
-        position, valid, *leaves = ops.sort_slots(arrays, None, state.arrival)
+        position, valid, *leaves = (ops.gather_slots(x, order, axis=1) for x in arrays)
         return Data(tree_of(state.data, leaves), position, valid)
 
     def reset(self, state: DataOnlyState, rows: Array) -> DataOnlyState:
@@ -241,18 +237,17 @@ class DataOnlyMemory:
         self._check_state("DataOnlyMemory.reorder", state)
         return reorder_rows("DataOnlyMemory.reorder", state, index)
 
-    def _in_order_of_arrival(self, state: DataOnlyState, both: list[Array]) -> bool:
-        """Whether entries simply go in the order in which they came."""
-        entries = Stored(both[2], both[0], both[1], both[3], both[1], both[1])
-        return self.policy.sinks == 0 and self.policy.priority(entries) is None
-
     def _rank(
         self, position: Array, valid: Array, score: Array, arrival: Array, clock: Array
-    ) -> tuple[Array, Array]:
+    ) -> tuple[Array | None, Array]:
+        """Return what entries are ranked by: first in, first out by arrival alone."""
         never = namespace_of(valid).zeros_like(valid)
+        entries = Stored(score, position, valid, arrival, never, never)
+        if self.policy.sinks == 0 and self.policy.priority(entries) is None:
+            return None, arrival
         return rank(
             self.policy,
-            Stored(score, position, valid, arrival, never, never),
+            entries,
             clock,
             sinks=self.policy.sinks,
             protect_recent=self.protect_recent,

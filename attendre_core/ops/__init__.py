@@ -37,7 +37,7 @@ from attendre_core.ops.selection import (
     top_k,
     top_k_threshold,
 )
-from attendre_core.ops.slots import gather_slots, sort_slots, write_slots
+from attendre_core.ops.slots import gather_slots, push_slots, write_slots
 
 __all__ = [
     "Pairs",
@@ -64,12 +64,12 @@ __all__ = [
     "masked_softmax",
     "mean_less_deviations",
     "mix",
+    "push_slots",
     "rms_norm",
     "rotate_halves",
     "running_count",
     "select_top_k",
     "silu",
-    "sort_slots",
     "sum_logits",
     "take_rows",
     "top_k",

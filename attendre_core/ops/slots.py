@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from attendre_core.backend import Array, namespace_of, numbers, op
 from attendre_core.ops.selection import lowest
 
-__all__ = ["gather_slots", "sort_slots", "write_slots"]
+__all__ = ["gather_slots", "push_slots", "write_slots"]
 
 
 def _aligned_index(index: Array, lead: tuple[int, ...]) -> Array:
@@ -108,22 +108,38 @@ def write_slots(
 
 
 @op
-def sort_slots(arrays: Sequence[Array], primary: Array | None, order: Array) -> list[Array]:
-    """Sort the entries of several arrays, (batch, slots, ...), lowest rank first.
+def push_slots(
+    arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
+) -> tuple[list[Array], list[Array]]:
+    """Put new entries behind the stored ones and push as many out, lowest rank first.
 
     Parameters
     ----------
+    arrays, new
+        Each (batch, slots, ...) and (batch, count, ...).
     primary, order
-        (batch, slots), as in `lowest`.
+        (batch, slots + count), as in `lowest`: ranks of both together.
+
+    Returns
+    -------
+    kept, gone
+        Each (batch, slots, ...) and (batch, count, ...), sorted by rank.
 
     Examples
     --------
     >>> import numpy as np
-    >>> sort_slots([np.asarray([[10, 20, 30]])], None, np.asarray([[7, 3, 5]]))[0].tolist()
-    [[20, 30, 10]]
+    >>> kept, gone = push_slots(
+    ...     [np.asarray([[10, 20]])], [np.asarray([[30]])], None, np.asarray([[7, 3, 8]])
+    ... )
+    >>> kept[0].tolist(), gone[0].tolist()
+    ([[10, 30]], [[20]])
     """
+    xp = namespace_of(order, *arrays)
     index = lowest(primary, order, order.shape[-1])
-    return [gather_slots(array, index, axis=1) for array in arrays]
+    count = order.shape[-1] - arrays[0].shape[1]
+    both = [xp.concat([a, b], axis=1) for a, b in zip(arrays, new, strict=True)]
+    kept = [gather_slots(array, index[:, count:], axis=1) for array in both]
+    return kept, [gather_slots(array, index[:, :count], axis=1) for array in both]
 
 
 def _aligned_flags(flags: Array, axis: int, ndim: int) -> Array:

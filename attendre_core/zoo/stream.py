@@ -11,7 +11,7 @@ import numpy as np
 
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, StateError
-from attendre_core.layer.encoder_output import EncoderOutputMemory
+from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
 from attendre_core.zoo.growing import GrowingReader
 from attendre_core.zoo.reading import Hidden, Reader
@@ -272,7 +272,7 @@ class Stream:
 @lru_cache(maxsize=64)
 def _inserting_program(library: str, memory: EncoderOutputMemory) -> Callable[..., Any]:
     def insert(state: Any, output: Array, position: Array, valid: Array) -> Any:
-        return memory.insert(state, output, position, valid, donate=True)[0]
+        return memory.insert(state, output, position, valid)[0]
 
     return compiled(library, insert, donate=True)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from attendre_core.backend import Array
-from attendre_core.layer.encoder_output import cross_attention
+from attendre_core.memory.encoder_output import cross_attention
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.relative_table import T5Bias
 from attendre_core.zoo.architecture import Cross, EncoderDecoder, Params, Part, Tensor

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from attendre_core.backend import Array, backend_of
-from attendre_core.layer.encoder_output import cross_attention
+from attendre_core.memory.encoder_output import cross_attention
 from attendre_core.positions.sinusoidal import SinusoidalPositions
 from attendre_core.zoo.architecture import Cross, EncoderDecoder, Params, Part
 from attendre_core.zoo.parts import (

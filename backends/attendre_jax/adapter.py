@@ -9,8 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendre_core import Backend
-from attendre_jax import kernels, retrieval, thresholds
+from attendre_core.backend import Backend
+from attendre_core.eager import sums
+from attendre_core.ops.pairs import Pairs
+from attendre_jax import clamped, foreign, kernels, retrieval, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -32,20 +34,26 @@ def backend() -> Backend:
         share=_share,
         stop_gradient=jax.lax.stop_gradient,
         kernels={
-            "approximate_top_k": retrieval.approximate_top_k,
-            "branch": kernels.branch,
-            "choose": kernels.choose,
+            "approximate_threshold": retrieval.approximate_threshold,
+            "attend": clamped.attend,
+            "attend_top_k": foreign.attend_top_k,
             "erf": jax.scipy.special.erf,
-            "exchange_slots": kernels.exchange_slots,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
+            "sum_logits": _sum_logits,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
+            "write_slots": kernels.write_slots,
         },
         transforms=transforms(),
         capabilities=frozenset(capabilities),
     )
+
+
+def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
+    kernel = sums.sum_logits if len(pairs.terms) == 1 else clamped.sum_logits
+    return kernel(pairs, weight)
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:

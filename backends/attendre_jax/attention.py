@@ -20,7 +20,7 @@ from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
 from attendre_core.layer.making import head_sizes, layer_of, table_shape
-from attendre_core.memory.data_only import DataOnlyMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition

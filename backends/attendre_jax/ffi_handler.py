@@ -19,8 +19,8 @@ import numpy as np
 from numba import carray, cfunc, types
 from numba.extending import intrinsic
 
-from attendre_core.compiled.toolchain import compiled
-from attendre_core.compiled.top_k import attend_rows
+from attendre_core.numba_kernels.toolchain import compiled
+from attendre_core.numba_kernels.top_k import attend_rows
 
 __all__ = ["handler_of_attend_rows"]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cache, partial
 from typing import Any
 
@@ -11,14 +12,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendre_core import compiled
-from attendre_core.backend import Array, backend
+from attendre_core import numba_kernels
+from attendre_core.backend import Array, machine_code_allowed
 from attendre_core.errors import ConfigError
-from attendre_core.ops.attention import attend_by_threshold
+from attendre_core.ops import attention
 
-__all__ = ["machine_code"]
+__all__ = ["attend_top_k", "machine_code"]
 
 _TARGET = "attendre_attend_top_k"
+_WANTED: ContextVar[bool] = ContextVar("jax_machine_code", default=False)
 
 
 @contextmanager
@@ -30,29 +32,33 @@ def machine_code() -> Iterator[None]:
     other types than float32 and in derivatives, all stays as it is. A query with a logit that is
     not finite gives NaN. Functions that were traced before keep what they were traced with.
     """
-    if not compiled.installed():
+    if not numba_kernels.installed():
         raise ConfigError(
             "machine_code: the module 'numba' is not installed. "
             "Install it with: pip install 'attendre-core[compiled]'."
         )
-    kernels: Any = backend("jax").kernels
-    before = kernels.get("attend_top_k")
-    kernels["attend_top_k"] = attend_top_k
+    token = _WANTED.set(True)
     try:
         yield
     finally:
-        if before is None:
-            del kernels["attend_top_k"]
+        _WANTED.reset(token)
 
 
 def attend_top_k(
-    logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None
-) -> tuple[Array, Array, Array] | None:
-    """Do what `attendre_core.ops.attend_top_k` does; None where it cannot."""
+    logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None = None
+) -> tuple[Array, Array, Array]:
+    """Attend to the top K, inside `machine_code`; decline open shapes and other types."""
+    if not (_WANTED.get() and machine_code_allowed()):
+        return NotImplemented
     fixed = all(isinstance(n, int) for x in (logits, value, allowed, order) for n in x.shape)
     if not fixed or logits.dtype != jnp.float32 or value.dtype != jnp.float32 or not logits.size:
-        return None
+        return NotImplemented
     found: tuple[Array, Array, Array] = _attend(logits, value, allowed, k, order, passes)
+    return found
+
+
+def _plain(*given: Any) -> tuple[Array, Array, Array]:
+    found: tuple[Array, Array, Array] = attention.attend_top_k.plain(*given)  # type: ignore[attr-defined]
     return found
 
 
@@ -62,7 +68,7 @@ def _attend(
 ) -> tuple[Array, Array, Array]:
     def usual(*arrays: Array) -> tuple[Array, Array, Array]:
         logits, value, allowed, order = arrays
-        return attend_by_threshold(logits, value, allowed, k, order, passes)
+        return _plain(logits, value, allowed, k, order, passes)
 
     found: tuple[Array, Array, Array] = jax.lax.platform_dependent(
         *(logits, value, allowed, order),
@@ -76,7 +82,7 @@ def _derivative(k: int, passes: int | None, primals: Any, tangents: Any) -> tupl
     logits, value, allowed, order = primals
 
     def usual(logits: Array, value: Array) -> tuple[Array, Array, Array]:
-        return attend_by_threshold(logits, value, allowed, k, order, passes)
+        return _plain(logits, value, allowed, k, order, passes)
 
     result: tuple[Any, Any] = jax.jvp(usual, (logits, value), tuple(tangents[:2]))
     return result
@@ -110,7 +116,7 @@ def _called(
         *_rows_of(allowed, lead),
         *_rows_of(order.astype(jnp.int32), lead),
         np.asarray([k, passes or 0], dtype=np.int32),
-        np.asarray([compiled.quantile(k / slots)], dtype=np.float32),
+        np.asarray([numba_kernels.quantile(k / slots)], dtype=np.float32),
     )
     return output.reshape(*lead, dim), threshold.reshape(*lead, 1), oldest.reshape(*lead, 1)
 

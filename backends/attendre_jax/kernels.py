@@ -15,25 +15,7 @@ from jax import lax
 
 from attendre_core.backend import Array
 
-__all__ = [
-    "branch",
-    "choose",
-    "exchange_slots",
-    "gather_slots",
-    "kth_largest",
-    "lowest",
-    "take_rows",
-]
-
-
-def branch(needed: Array, compute: Callable[[], Array], otherwise: Callable[[], Array]) -> Array:
-    """Compute one of two alternatives, decided when the program runs."""
-    return lax.cond(needed, compute, otherwise)
-
-
-def choose(which: Array, branches: Sequence[Callable[[], Array]]) -> Array:
-    """Compute one of several alternatives, decided when the program runs."""
-    return lax.switch(which, list(branches))
+__all__ = ["gather_slots", "kth_largest", "lowest", "take_rows", "write_slots"]
 
 
 @partial(jax.jit, static_argnames="count")  # or every eager call would compile its loops anew
@@ -164,15 +146,15 @@ def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     return _over_lead(take, axis, index.ndim - 1)(array, index)
 
 
-def exchange_slots(
+def write_slots(
     arrays: Sequence[Array],
     index: Array,
     new: Sequence[Array],
     write: Array,
     *,
     axis: int,
-    donate: bool,
-) -> tuple[list[Array], list[Array]]:
+    donate: bool = False,
+) -> list[Array]:
     """Write whole entries by index; under jit with donated arguments XLA does it in place."""
 
     def put(slots: Array, where: Array, entries: Array) -> Array:
@@ -186,7 +168,7 @@ def exchange_slots(
         # XLA copies all slots to exchange a single one, but not for two that it reads before it
         # writes: the next slot gets what it holds.
         index = jnp.concatenate([index, (index + 1) % slots], axis=-1)
-    after, back = [], []
+    after = []
     for array, entries in zip(arrays, new, strict=True):
         held = gather_slots(array, index, axis=axis)
         displaced = held
@@ -199,5 +181,4 @@ def exchange_slots(
             rest = lax.slice_in_dim(held, 1, 2, axis=axis)
             values = jnp.concatenate([values, rest], axis=axis)
         after.append(scatter(array, index, values))
-        back.append(jnp.where(written, displaced, entries))
-    return after, back
+    return after

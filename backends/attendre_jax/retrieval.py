@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import jax
 import jax.numpy as jnp
 
-from attendre_core.backend import Array, force_generic
+from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.ops.selection import approximate_top_k as bisection
 
-__all__ = ["approx_max_k", "approximate_top_k"]
+__all__ = ["approx_max_k", "approximate_threshold"]
 
-_RECALL: list[float | None] = [None]
+_RECALL: ContextVar[float | None] = ContextVar("approx_max_k", default=None)
 
 
 @contextmanager
@@ -47,21 +47,18 @@ def approx_max_k(recall_target: float = 0.95) -> Iterator[None]:
         raise ConfigError(
             f"approx_max_k: recall_target is {recall_target}, expected a share such as 0.95."
         )
-    before = _RECALL[0]
-    _RECALL[0] = recall_target
+    token = _RECALL.set(recall_target)
     try:
         yield
     finally:
-        _RECALL[0] = before
+        _RECALL.reset(token)
 
 
-def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Array:
-    """Mark the largest allowed entries of each row as `approx_max_k` says, or by bisection."""
-    recall = _RECALL[0]
+def approximate_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
+    """Return the lowest candidate of `approx_max_k`; decline where bisection was not replaced."""
+    recall = _RECALL.get()
     if recall is None or k >= logits.shape[-1]:
-        with force_generic():
-            return bisection(logits, allowed, k, passes)
+        return NotImplemented
     masked = jnp.where(allowed, logits, -jnp.inf)
     found, _ = jax.lax.approx_max_k(masked, k, recall_target=recall)
-    lowest = jnp.min(found, axis=-1, keepdims=True)
-    return allowed & (masked >= lowest)
+    return jnp.min(found, axis=-1, keepdims=True)

@@ -7,7 +7,7 @@ from jax import export
 from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
 from attendre_core.layer.stack import Flow, StackOutput
 from attendre_core.layer.trace import StepTrace
-from attendre_core.memory.data_only import Data, DataOnlyState, EvictedData
+from attendre_core.memory.queue import Data, DataOnlyState, EvictedData
 from attendre_core.memory.state import (
     Entries,
     EvictedEntries,

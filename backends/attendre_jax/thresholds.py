@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attendre_core.backend import Array
-from attendre_core.ops.selection import threshold_by_rank
+from attendre_core.ops import selection
 
 __all__ = ["top_k_threshold"]
 
@@ -99,9 +99,23 @@ def _of_block(x: Array, k: int, order: Array) -> tuple[Array, Array]:
     def exact() -> tuple[Array, Array]:
         # Tied to a result of this block, or XLA would prepare it outside of the branch.
         row, orders, _ = lax.optimization_barrier((x, order, low))
-        return threshold_by_rank(row, k, orders)
+        return _by_rank(row, k, orders)
 
     found: tuple[Array, Array] = lax.cond(sure, lambda: (low, none), exact)
+    return found
+
+
+def _by_rank(row: Array, k: int, order: Array) -> tuple[Array, Array]:
+    """Return the K-th value; look for the oldest entry that fits only where others are equal."""
+    threshold = selection.kth_largest(row, k)
+    surplus = jnp.any(jnp.sum(row >= threshold, axis=-1, dtype=jnp.int32) > k)
+    all_fit = jnp.full(threshold.shape, -jnp.iinfo(jnp.int32).max, jnp.int32)
+
+    def broken() -> tuple[Array, Array]:
+        plain: tuple[Array, Array] = selection.top_k_threshold.plain(row, k, order)  # type: ignore[attr-defined]
+        return plain
+
+    found: tuple[Array, Array] = lax.cond(surplus, broken, lambda: (threshold, all_fit))
     return found
 
 

@@ -9,11 +9,18 @@ import array_api_compat.torch as xp
 import numpy as np
 import torch
 
-from attendre_core import Backend, compiled
+from attendre_core import backend as core
+from attendre_core import numba_kernels
+from attendre_core.backend import Backend
+from attendre_core.eager import parts, selection, sums
 from attendre_torch import kernels
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
+
+# Switches are context variables, which Dynamo cannot trace: a trace keeps what they were.
+torch.compiler.assume_constant_result(core.generic_only)
+torch.compiler.assume_constant_result(core.machine_code_allowed)
 
 
 def backend() -> Backend:
@@ -30,22 +37,25 @@ def backend() -> Backend:
         stop_gradient=torch.Tensor.detach,
         device_of=_device_of,
         kernels={
+            "attend": kernels.attend,
             "attention": kernels.attention,
-            "attention_over": kernels.attention_over,
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
             "erf": torch.erf,
-            "exchange_slots": kernels.exchange_slots,
+            "finite_entries": kernels.finite_entries,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "linear": torch.nn.functional.linear,
+            "logits": parts.logits,
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
             "rms_norm": kernels.rms_norm,
-            "rotated_halves": kernels.rotated_halves,
+            "rotate_halves": kernels.rotate_halves,
+            "push_slots": selection.push_slots,
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
-            "surely_finite": kernels.surely_finite,
+            "sum_logits": sums.sum_logits,
+            "top_k_threshold": selection.top_k_threshold,
             "write_slots": kernels.write_slots,
             **_machine_code(),
         },
@@ -56,13 +66,14 @@ def backend() -> Backend:
 
 def _machine_code() -> dict[str, Callable[..., Any]]:
     """Return the kernels that need a compiler, if it is installed."""
-    if not compiled.installed():
+    if not numba_kernels.installed():
         return {}
     from attendre_torch import machine_code
 
     return {
         "admit": machine_code.admit,
         "attend_top_k": machine_code.attend_top_k,
+        "mean_less_deviations": machine_code.mean_less_deviations,
         "write_slots": machine_code.write_slots,
     }
 

@@ -13,23 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attendre_core.ops.attention import Part
-from attendre_torch.memory import numbers_of, readable
+from attendre_core.eager.parts import groups_of
+from attendre_core.ops.pairs import Pairs, visible_pairs
+from attendre_torch.looking import numbers_of, readable
 
 __all__ = [
+    "attend",
     "attention",
-    "attention_over",
     "bounded",
     "count_true",
-    "exchange_slots",
+    "finite_entries",
     "gather_slots",
     "kth_largest",
     "lowest",
     "masked_softmax",
     "rms_norm",
-    "rotated_halves",
+    "rotate_halves",
     "running_count",
-    "surely_finite",
     "write_slots",
 ]
 
@@ -79,12 +79,16 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
     return weights.masked_fill(~some, 0.0)
 
 
-def surely_finite(x: Tensor) -> bool:
-    """Look at the sum: one pass, and no tensor of flags."""
-    return math.isfinite(x.detach().sum().item())
+def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
+    """Look at the sum first: one pass, and no tensor of flags."""
+    if not readable(x) or not math.isfinite(x.detach().sum().item()):
+        return NotImplemented
+    return torch.ones([x.shape[axis] for axis in keep], dtype=torch.bool, device=x.device)
 
 
-def count_true(flags: Tensor, axis: int | tuple[int, ...], keepdims: bool) -> Tensor:
+def count_true(
+    flags: Tensor, *, axis: int | tuple[int, ...], keepdims: bool = False
+) -> Tensor:
     """Add flags up without turning them into numbers first.
 
     Compiled code adds numbers of 32 bits: a third faster, and exact below 2**24 flags.
@@ -142,45 +146,6 @@ def gather_slots(array: Tensor, index: Tensor, *, axis: int) -> Tensor:
     return picked.reshape(*index.shape, *rest)
 
 
-def exchange_slots(
-    arrays: Sequence[Tensor],
-    index: Tensor,
-    new: Sequence[Tensor],
-    write: Tensor,
-    *,
-    axis: int,
-    donate: bool,
-) -> tuple[list[Tensor], list[Tensor]]:
-    """Write whole entries by index; in place when donated and no gradient is recorded."""
-    index = _aligned(index, arrays[0].shape[:axis])
-    rows = _rows(index, arrays[0].shape[axis]) if any(x.ndim > axis + 1 for x in arrays) else None
-    written = _aligned(write, arrays[0].shape[:axis])
-    whole = readable(write) and _all(write)
-    after, back = [], []
-    for array, entries in zip(arrays, new, strict=True):
-        rest = array.shape[axis + 1 :]
-        place = index if rows is None or not rest else rows
-        flat = array.reshape(-1, *rest) if rest else array
-        displaced = flat.index_select(0, place) if rest else flat.gather(-1, place)
-        displaced = displaced.reshape(entries.shape)
-        values = entries
-        if not whole:
-            flags = written.reshape(written.shape + (1,) * len(rest))
-            values = torch.where(flags, entries, displaced)
-            back.append(torch.where(flags, displaced, entries))
-        else:
-            back.append(displaced)
-        recorded = torch.is_grad_enabled() and (array.requires_grad or entries.requires_grad)
-        in_place = donate and not recorded and array.is_contiguous()
-        if rest:
-            put = flat.index_copy_ if in_place else flat.index_copy
-            after.append(put(0, place, values.reshape(-1, *rest)).reshape(array.shape))
-        else:
-            put = flat.scatter_ if in_place else flat.scatter
-            after.append(put(-1, place, values))
-    return after, back
-
-
 def write_slots(
     arrays: Sequence[Tensor],
     index: Tensor,
@@ -188,11 +153,46 @@ def write_slots(
     write: Tensor,
     *,
     axis: int,
-    donate: bool,
+    donate: bool = False,
 ) -> list[Tensor]:
-    """Write whole entries by index; eager code writes only what is to be written."""
-    if not readable(write) or not donate:
-        return exchange_slots(arrays, index, new, write, axis=axis, donate=donate)[0]
+    """Write whole entries by index; in place when donated and no gradient is recorded.
+
+    Eager code writes only what is to be written.
+    """
+    if readable(write) and donate:
+        return _write_chosen(arrays, index, new, write, axis)
+    index = _aligned(index, arrays[0].shape[:axis])
+    rows = _rows(index, arrays[0].shape[axis]) if any(x.ndim > axis + 1 for x in arrays) else None
+    written = _aligned(write, arrays[0].shape[:axis])
+    whole = readable(write) and _all(write)
+    after = []
+    for array, entries in zip(arrays, new, strict=True):
+        rest = array.shape[axis + 1 :]
+        place = index if rows is None or not rest else rows
+        flat = array.reshape(-1, *rest) if rest else array
+        values = entries
+        if not whole:
+            held = flat.index_select(0, place) if rest else flat.gather(-1, place)
+            flags = written.reshape(written.shape + (1,) * len(rest))
+            values = torch.where(flags, entries, held.reshape(entries.shape))
+        in_place = donate and not _recorded(array, entries) and array.is_contiguous()
+        if rest:
+            put = flat.index_copy_ if in_place else flat.index_copy
+            after.append(put(0, place, values.reshape(-1, *rest)).reshape(array.shape))
+        else:
+            put = flat.scatter_ if in_place else flat.scatter
+            after.append(put(-1, place, values))
+    return after
+
+
+def _recorded(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(x.requires_grad for x in tensors)
+
+
+def _write_chosen(
+    arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor, axis: int
+) -> list[Tensor]:
+    """Write the entries that are to be written, and touch no other slot."""
     single = index.shape[:-1].numel() == 1  # one row of slots, shared by all leading axes
     if single:
         place, flags = index.reshape(-1), write.reshape(-1)
@@ -204,14 +204,13 @@ def write_slots(
         place = place.index_select(0, chosen)
     after = []
     for array, entries in zip(arrays, new, strict=True):
-        recorded = torch.is_grad_enabled() and (array.requires_grad or entries.requires_grad)
         rest = array.shape[axis + 1 :]
         flat = array if single else array.reshape(-1, *rest)
         entries = entries if single else entries.reshape(-1, *rest)
         along = axis if single else 0
         if chosen is not None:
             entries = entries.index_select(along, chosen)
-        if recorded or not array.is_contiguous():
+        if _recorded(array, entries) or not array.is_contiguous():
             flat = flat.index_copy(along, place, entries)
         else:
             flat.index_copy_(along, place, entries)
@@ -219,23 +218,23 @@ def write_slots(
     return after
 
 
-def rms_norm(weight: Tensor, x: Tensor, eps: float) -> Tensor:
+def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
     """Divide by the root mean square in one call; half precision is rounded before the weight."""
     if x.dtype in (torch.float16, torch.bfloat16):
         return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps) * weight
     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
-def rotated_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+def rotate_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotate feature i with feature i + n/2, into one tensor that is written once."""
     half = cosine.shape[-1]
     left, right = x[..., :half], x[..., half:]
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
         return torch.cat([left * cosine - right * sine, right * cosine + left * sine], dim=-1)
-    turned = torch.empty_like(x, memory_format=torch.contiguous_format)
-    torch.mul(left, cosine, out=turned[..., :half]).addcmul_(right, sine, value=-1)
-    torch.mul(right, cosine, out=turned[..., half:]).addcmul_(left, sine)
-    return turned
+    rotated = torch.empty_like(x, memory_format=torch.contiguous_format)
+    torch.mul(left, cosine, out=rotated[..., :half]).addcmul_(right, sine, value=-1)
+    torch.mul(right, cosine, out=rotated[..., half:]).addcmul_(left, sine)
+    return rotated
 
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
@@ -271,20 +270,40 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
     return query.reshape(batch, heads * group, count, dim), mask
 
 
-def attention_over(parts: Sequence[Part]) -> Tensor | None:
-    """Attend to each part in a fused call and weigh the outputs by their sums of exponentials.
-
-    None where PyTorch does not tell the sums, or has no gradients for them.
-    """
-    if len(parts) == 1:
-        return attention(*parts[0])
-    query, key, value, _ = parts[0]
-    recorded = torch.is_grad_enabled() and any(x.requires_grad for p in parts for x in p[:3])
+def attend(pairs: Pairs, value: Tensor) -> Tensor:
+    """Attend in fused calls: one for a single term, else one for each group of slots."""
+    if pairs.bias is not None:
+        return NotImplemented
+    if len(pairs.terms) == 1:
+        term = pairs.terms[0]
+        return attention(term.query, term.key, value, visible_pairs(pairs))
+    query, key = pairs.terms[0].plain_query, pairs.terms[0].plain_key
+    recorded = _recorded(query, key, value)
     if recorded or not readable(query) or key.shape[3] != value.shape[3]:
-        return None
-    output, total = _with_sum(parts[0])
-    for part in parts[1:]:
-        other, more = _with_sum(part)
+        return NotImplemented
+    rows = groups_of(pairs)
+    if rows is None:
+        return NotImplemented
+    outputs = []
+    for row, groups in enumerate(rows):
+        mine = value[row : row + 1]
+        parts = [
+            (part, mine if group.slots is None else mine.index_select(2, group.slots))
+            for group in groups
+            for part in group.pairs
+        ]
+        outputs.append(_joined(parts))
+    return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+
+def _joined(parts: Sequence[tuple[Pairs, Tensor]]) -> Tensor:
+    """Attend to each part and weigh the outputs by their sums of exponentials."""
+    (pairs, value), *others = parts
+    if not others:
+        return attention(pairs.terms[0].query, pairs.terms[0].key, value, visible_pairs(pairs))
+    output, total = _with_sum(pairs, value)
+    for pairs, value in others:
+        other, more = _with_sum(pairs, value)
         # A query with nothing allowed in either has no share: zeros, as its outputs are.
         share = torch.sigmoid(more - total).nan_to_num_(0.0)
         output = output.lerp_(other, share[..., None])
@@ -292,10 +311,10 @@ def attention_over(parts: Sequence[Part]) -> Tensor | None:
     return output
 
 
-def _with_sum(part: Part) -> tuple[Tensor, Tensor]:
+def _with_sum(pairs: Pairs, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output and the logarithm of the sum of exponentials, (batch, ..., queries)."""
-    query, key, value, allowed = part
-    everything = allowed is None or _all(allowed)
+    query, key, allowed = pairs.terms[0].query, pairs.terms[0].key, visible_pairs(pairs)
+    everything = _all(allowed)
     rows, mask = _rows_and_mask(query, None if everything else allowed)
     if mask is not None:
         mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
@@ -303,7 +322,7 @@ def _with_sum(part: Part) -> tuple[Tensor, Tensor]:
         rows, key, value, attn_mask=mask, scale=1.0
     )
     total = total.reshape(query.shape[:4])
-    if allowed is not None and not everything:
+    if not everything:
         # Of nothing at all, PyTorch says that the sum is one.
         total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
     return flat.reshape(*query.shape[:4], value.shape[3]), total

@@ -1,4 +1,4 @@
-"""The ops of `attendre_core.compiled` for tensors, eager and inside ``torch.compile``.
+"""The ops of `attendre_core.numba_kernels` for tensors, eager and inside ``torch.compile``.
 
 They read the memory of a tensor as NumPy sees it, so they are for the CPU, and for code that
 records no gradient. A compiled graph holds them as one opaque operation; a graph that is exported
@@ -7,71 +7,85 @@ does not, because whoever loads it need not have them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from attendre_core import compiled
-from attendre_core.ops.attention import attend_by_threshold
+from attendre_core import numba_kernels
+from attendre_core.backend import machine_code_allowed
+from attendre_core.ops.attention import attend_top_k as plain_op
 from attendre_torch import kernels
-from attendre_torch.memory import numbers_of
+from attendre_torch.looking import numbers_of
 
-__all__ = ["admit", "attend_top_k", "write_slots"]
+__all__ = ["admit", "attend_top_k", "mean_less_deviations", "write_slots"]
 
 
 def attend_top_k(
-    logits: Tensor, value: Tensor, allowed: Tensor, k: int, order: Tensor, passes: int | None
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Do what `attendre_core.ops.attend_top_k` does; None where it cannot."""
+    logits: Tensor,
+    value: Tensor,
+    allowed: Tensor,
+    k: int,
+    order: Tensor,
+    passes: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Attend to the top K; decline gradients, other devices and other types than float32."""
+    if not machine_code_allowed():
+        return NotImplemented
     if logits.dtype != torch.float32 or logits.device.type != "cpu":
-        return None
+        return NotImplemented
     if torch.is_grad_enabled() and (logits.requires_grad or value.requires_grad):
-        return None
+        return NotImplemented
     if not torch.compiler.is_compiling():
         return _now(logits, value, allowed, k, order, passes)
     if torch.compiler.is_exporting():
-        return None
+        return NotImplemented
     found: tuple[Tensor, Tensor, Tensor] = _later(logits, value, allowed, k, order, passes)
     return found
 
 
 def _now(
     logits: Tensor, value: Tensor, allowed: Tensor, k: int, order: Tensor, passes: int | None
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    arrays = _arrays(logits, value, allowed, order)
-    if arrays is None:
-        return None
-    numbers, values, flags, orders = arrays
+) -> tuple[Tensor, Tensor, Tensor]:
     threads = torch.get_num_threads()
-    found = compiled.attend_top_k(numbers, values, flags, k, orders, passes, threads=threads)
-    if found is None:
-        return None
-    output, threshold, oldest = map(torch.from_numpy, found)
-    return output, threshold, oldest
+
+    def attend(numbers: Any, values: Any, flags: Any, orders: Any) -> Any:
+        return numba_kernels.attend_top_k(numbers, values, flags, k, orders, passes, threads=threads)
+
+    found: tuple[Tensor, Tensor, Tensor] = _on_arrays(attend, logits, value, allowed, order)
+    return found
+
+
+def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
+    """Score newcomers."""
+
+    def start(scores: Any, flags: Any) -> Any:
+        found = numba_kernels.mean_less_deviations(scores, flags, deviations)
+        return found if found is NotImplemented else (found,)
+
+    found = _on_arrays(start, score, counted)
+    return found if found is NotImplemented else found[0]
 
 
 def admit(
-    score: Tensor,
-    valid: Tensor,
-    pinned: Tensor,
-    arrival: Tensor,
-    come: Tensor,
-    sigmas: float,
-    ranges: tuple[float, float],
-) -> tuple[Tensor, Tensor, Tensor] | None:
-    """Do what `attendre_core.compiled.admit` does, for tensors; None where it cannot."""
-    arrays = _arrays(score, valid, pinned, arrival, come)
+    primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Pair new entries with slots."""
+    found: tuple[Tensor, Tensor] = _on_arrays(
+        numba_kernels.admit, primary, order, new_primary, new_order
+    )
+    return found
+
+
+def _on_arrays(function: Callable[..., Any], *tensors: Tensor) -> Any:
+    """Call a kernel for NumPy arrays; decline where tensors are more than numbers."""
+    arrays = _arrays(*tensors)
     if arrays is None:
-        return None
-    scores, real, pins, arrivals, new = arrays
-    found = compiled.admit(scores, real, pins, arrivals, new, sigmas, ranges)
-    if found is None:
-        return None
-    start, slot, write = map(torch.from_numpy, found)
-    return start, slot, write
+        return NotImplemented
+    found = function(*arrays)
+    return found if found is NotImplemented else tuple(map(torch.from_numpy, found))
 
 
 def write_slots(
@@ -81,14 +95,14 @@ def write_slots(
     write: Tensor,
     *,
     axis: int,
-    donate: bool,
+    donate: bool = False,
 ) -> list[Tensor]:
     """Write keys and values in machine code, all else as `attendre_torch.kernels.write_slots`."""
     tensors = (*arrays, *new)
     if donate and axis == 2 and index.ndim == 2 and all(x.ndim == 4 for x in tensors):
         written = _arrays(*tensors, index, write)
         count = len(arrays)
-        if written is not None and compiled.write_entries(
+        if written is not None and numba_kernels.write_entries(
             written[:count], written[-2], written[count:-2], written[-1]
         ):
             for array in arrays:
@@ -117,10 +131,10 @@ def _arrays(*tensors: Tensor) -> list[Any] | None:
 def _operation(
     logits: Tensor, value: Tensor, allowed: Tensor, k: int, order: Tensor, passes: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    found = _now(logits, value, allowed, k, order, passes)
-    if found is None:
-        found = attend_by_threshold(logits, value, allowed, k, order, passes)
-    return found
+    found: Any = _now(logits, value, allowed, k, order, passes)
+    if found is NotImplemented:
+        found = plain_op.plain(logits, value, allowed, k, order, passes)  # type: ignore[attr-defined]
+    return found  # type: ignore[no-any-return]
 
 
 def _shapes(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attendre_core.layer.attendre import LayerState
-from attendre_core.memory.data_only import DataOnlyState
+from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
 from attendre_core.tree import tree_leaves, tree_map
 

@@ -1,0 +1,14 @@
+from attendre_jax import nnx as nnx
+from attendre_jax.adapter import backend as backend
+from attendre_jax.attention import AttendreAttention as AttendreAttention
+from attendre_jax.chunks import joined_chunks as joined_chunks
+from attendre_jax.chunks import split_chunks as split_chunks
+from attendre_jax.foreign import machine_code as machine_code
+from attendre_jax.models import ModelFunctions as ModelFunctions
+from attendre_jax.parameters import flat_parameters as flat_parameters
+from attendre_jax.parameters import nested_parameters as nested_parameters
+from attendre_jax.parameters import random_parameters as random_parameters
+from attendre_jax.retrieval import approx_max_k as approx_max_k
+from attendre_jax.scanning import chunked_attention as chunked_attention
+from attendre_jax.scanning import compiled_step as compiled_step
+from attendre_jax.scanning import scan_chunks as scan_chunks

@@ -1,0 +1,10 @@
+from attendre_torch.adapter import backend as backend
+from attendre_torch.attention import AttendreAttention as AttendreAttention
+from attendre_torch.attention import AttentionOutput as AttentionOutput
+from attendre_torch.compiling import compiled_step as compiled_step
+from attendre_torch.hugging_face import TransformersModel as TransformersModel
+from attendre_torch.hugging_face import from_transformers as from_transformers
+from attendre_torch.states import detach as detach
+from attendre_torch.streaming import Streaming as Streaming
+from attendre_torch.trainable import Segment as Segment
+from attendre_torch.trainable import TrainableModel as TrainableModel
