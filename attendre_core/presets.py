@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError
-from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import (
     FIFO,
     H2O,

@@ -23,6 +23,7 @@ from attendre_core.ops.pairs import Pairs, Term
 
 __all__ = ["Group", "groups_of", "logits", "whole"]
 
+
 class Group(NamedTuple):
     """Some slots of one row.
 
@@ -76,7 +77,7 @@ def _groups_of_row(
     count = needed.sum(axis=0)
     several = count > 1
     pure = [(needed[number] & ~several, (number,)) for number in range(len(pairs.terms))]
-    mixed = [(several, tuple(int(n) for n in needed[:, several].any(axis=1).nonzero()[0]))]
+    mixed = [(several, tuple(int(n) for n in np.flatnonzero(needed[:, several].any(axis=1))))]
     chosen = [(which, terms) for which, terms in pure + mixed if which.any()]
     if len(chosen) == 1:
         return [_group(pairs, row, None, chosen[0][1])]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.backend import backend_of
-from attendre_core.layer.attendre import LayerState
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import Block, Flow
 from attendre_core.layer.trace import StepTrace
 from attendre_core.presets import MemoryConfig

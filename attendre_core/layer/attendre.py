@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
-from attendre_core.errors import ChunkTooLongWarning
+from attendre_core.errors import ChunkTooLongWarning, StateError
 from attendre_core.layer.decoding import decoding
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.spec import LayerSpec
@@ -141,9 +141,7 @@ class AttendreLayer(LayerSpec):
         nothing waits, and the output has no positions.
         """
         self._check_state("AttendreLayer.flush", state)
-        state, outputs = self.empty_queue(
-            state, max(self.delay, 1), encoding_params, policy_params
-        )
+        state, outputs = self.empty_queue(state, max(self.delay, 1), encoding_params, policy_params)
         return state, self._joined(state, outputs)
 
     def drain(
@@ -175,6 +173,19 @@ class AttendreLayer(LayerSpec):
 
     # ---------------------------------------------------------------- inside
 
+    def _check_state(self, where: str, state: LayerState) -> None:
+        if not isinstance(state, LayerState):
+            raise StateError(
+                f"{where}: the state is a {type(state).__name__}, expected a LayerState. Pass "
+                "what init or the last call of this layer returned."
+            )
+        if (state.queue is None) != (self.q_memory is None):
+            raise StateError(
+                f"{where}: the state has {'no' if state.queue is None else 'a'} Q memory, but "
+                f"this layer has {'none' if self.q_memory is None else 'one'}. Make the state "
+                "with this layer's init."
+            )
+
     def _warn_of_refusals(self, chunk: Chunk) -> None:
         size, length = self.kv_memory.size, chunk.key.shape[1]
         if self.kv_memory.present == "compete" and length > size:
@@ -197,9 +208,7 @@ class AttendreLayer(LayerSpec):
             position = state.kv.clock[:, None] + running_count(valid) - 1
         return chunk._replace(position=position, valid=valid)
 
-    def _wait(
-        self, state: LayerState, chunk: Chunk
-    ) -> tuple[DataOnlyState | None, _Waiting]:
+    def _wait(self, state: LayerState, chunk: Chunk) -> tuple[DataOnlyState | None, _Waiting]:
         """Exchange the chunk's queries for those that waited long enough."""
         data = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
         if self.q_memory is None or state.queue is None:

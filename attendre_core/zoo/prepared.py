@@ -17,7 +17,8 @@ from typing import Any, cast
 import numpy as np
 
 from attendre_core.backend import Array, backend_of
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import LayerState
 from attendre_core.ops.attention import attention, logits_of, mix
 from attendre_core.ops.softmax import masked_softmax
 from attendre_core.positions.base import Encoding

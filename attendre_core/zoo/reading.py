@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attendre_core.backend import Array, Backend, backend
-from attendre_core.layer.attendre import LayerState
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import StackOutput
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architecture import Params, Part

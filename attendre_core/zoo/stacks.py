@@ -8,7 +8,8 @@ from functools import lru_cache
 from typing import Any
 
 from attendre_core.backend import Array, Backend, backend
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import Block, Flow, Stack
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.key_value import KeyValueMemory

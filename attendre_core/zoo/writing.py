@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core.backend import Array, Backend, backend
-from attendre_core.layer.attendre import LayerState
+from attendre_core.layer.records import LayerState
 from attendre_core.zoo.architecture import Architecture, Params, Part
 from attendre_core.zoo.stacks import ModelBlock, ModelStack
 

@@ -46,7 +46,7 @@ def machine_code() -> Iterator[None]:
 
 def attend_top_k(
     logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None = None
-) -> tuple[Array, Array, Array]:
+) -> Any:
     """Attend to the top K, inside `machine_code`; decline open shapes and other types."""
     if not (_WANTED.get() and machine_code_allowed()):
         return NotImplemented

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from jax import export
 
-from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.stack import Flow, StackOutput
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.queue import Data, DataOnlyState, EvictedData

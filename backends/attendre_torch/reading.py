@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attendre_core import checks
-from attendre_core.layer.attendre import LayerState
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import in_order
 from attendre_torch.states import detach
 

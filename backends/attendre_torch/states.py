@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from attendre_core.layer.attendre import LayerState
+from attendre_core.layer.records import LayerState
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
 from attendre_core.tree import tree_leaves, tree_map

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import checkpoint as recomputed
 
-from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.stack import Block, Flow, Stack
 from attendre_core.layer.trace import StepTrace
 from attendre_torch.autocast import without_autocast

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.evaluation.tracing.record import Attended, LayerTrace
-from attendre_core.layer.attendre import AttendreLayer, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import Block, Flow
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.state import KeyValueState
