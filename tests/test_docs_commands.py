@@ -21,7 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SMALL = {
     "demo": "--documents 1 --policies MT,attendre",
     "eval synthetic": "--limit 2 --batch 2",
-    "eval needle": "--limit 1 --policies MT --size 32 --context-tokens 300 --new-tokens 2",
+    "eval needle": "--limit 1 --policies MT --size 32 --chunk 16 --context-tokens 300",
     "trace": "",
     "run": "--max-new-tokens 4",
     "info": "",
@@ -78,7 +78,7 @@ def test_command_of_the_package(
     if any(path in arguments for path in CHECKPOINTS):
         folder = str(request.getfixturevalue("byte_llama"))
         arguments = [folder if word in CHECKPOINTS else word for word in arguments]
-    if "my_module:MyPolicy" in arguments:
+    if "my_module:MyPolicy" in command:
         source = (ROOT / "docs/examples/policies.py").read_text(encoding="utf-8")
         (tmp_path / "my_module.py").write_text(f"{source}\nMyPolicy = ValueNorm\n")
         monkeypatch.syspath_prepend(tmp_path)
