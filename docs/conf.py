@@ -13,6 +13,7 @@ from sphinx.util.docutils import SphinxDirective
 
 import attendre_core
 from attendre_core.cli import build_parser
+from attendre_core.presets import OPTIONS
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -53,6 +54,18 @@ napoleon_use_rtype = False
 napoleon_attr_annotations = False
 
 
+#: Every name in the ``__all__`` of these is in the reference.
+PUBLIC = (
+    "attendre_core",
+    "attendre_core.backend",
+    "attendre_core.layer",
+    "attendre_core.memory",
+    "attendre_core.ops",
+    "attendre_jax",
+    "attendre_torch",
+)
+
+
 def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
     """Fail the build, with or without -W, when a public name is missing from the reference."""
     documented = {
@@ -61,12 +74,14 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
         if entry.docname.startswith("reference/")
     }
     with mock(autodoc_mock_imports):
-        adapters = [importlib.import_module(name) for name in ("attendre_torch", "attendre_jax")]
-    for package in (attendre_core, *adapters):
+        packages = [importlib.import_module(name) for name in PUBLIC]
+    for package in packages:
         for name in package.__all__:
-            full = f"{package.__name__}.{name}"
-            if full not in documented:
-                logger.warning("%s is public, but no page in reference/ has it", full)
+            # A name that is public at the top is documented there.
+            if not {f"{package.__name__}.{name}", f"attendre_core.{name}"} & documented:
+                logger.warning(
+                    "%s.%s is public, but no page in reference/ has it", package.__name__, name
+                )
                 app.statuscode = 1
 
 
@@ -82,6 +97,30 @@ class CommandHelp(SphinxDirective):
         return [nodes.literal_block(text, text, language="text")]
 
 
+class MemoryOptions(SphinxDirective):
+    """Show the options of memory names, from the table that the parser uses."""
+
+    def run(self) -> list[nodes.Node]:
+        rows = [("option", "sets", "meaning")]
+        rows += [(f"+{o.usage}", o.field, o.words) for o in OPTIONS]
+        table = nodes.table(classes=["colwidths-auto"])
+        group = nodes.tgroup(cols=3)
+        group += [nodes.colspec(colwidth=1) for _ in range(3)]
+        head, body = nodes.thead(), nodes.tbody()
+        for i, cells in enumerate(rows):
+            row = nodes.row()
+            for j, text in enumerate(cells):
+                code = i and j < 2
+                paragraph = nodes.paragraph()
+                paragraph += nodes.literal(text, text) if code else nodes.Text(text)
+                row += nodes.entry("", paragraph)
+            (body if i else head).append(row)
+        group += [head, body]
+        table += group
+        return [table]
+
+
 def setup(app: Sphinx) -> None:
     app.add_directive("command-help", CommandHelp)
+    app.add_directive("memory-options", MemoryOptions)
     app.connect("env-check-consistency", check_nothing_undocumented)

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import ast
 import doctest
 import importlib
 import importlib.util
 import pkgutil
 import re
+import shutil
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
+import attendre_core as at
+from attendre_core.backend import backend_of
+from attendre_core.memory import KeyValueState
+
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: ```python blocks, and the code cells of the tutorial.
 BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: A page whose examples import one of these is skipped where it is not installed.
-LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax")
+LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax", "matplotlib")
+#: What the examples call a checkpoint of the reader's own.
+CHECKPOINT = "path/to/checkpoint"
 #: Packages whose docstrings have examples; the adapters need their framework.
 PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 
@@ -35,26 +48,84 @@ def modules() -> list[str]:
     return names
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks_of(page)], ids=lambda p: str(p.relative_to(ROOT))
-)
-def test_examples_of_a_page_run(page: Path) -> None:
-    """The blocks of one page run in order, in one namespace, as a reader would paste them."""
+def name_of(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def states_in(found: Any) -> Iterator[KeyValueState]:
+    """Walk through what an example left behind, and find the states of memories."""
+    if isinstance(found, KeyValueState):
+        yield found
+    elif isinstance(found, (tuple, list)):
+        for part in found:
+            yield from states_in(part)
+
+
+def admitted_shares(namespace: dict[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the smallest admitted share of every memory and stream, with its name."""
+    for name, found in namespace.items():
+        for state in states_in(found):
+            if getattr(state.key, "is_deleted", bool)():
+                continue  # donated
+            to_numpy = backend_of(state.key).to_numpy
+            refused, evicted = to_numpy(state.refusals), to_numpy(state.evictions)
+            yield name, float(np.min(1 - refused / np.maximum(evicted, 1)))
+        if isinstance(found, at.Stream):
+            for report in found.reports():
+                yield name, min(report.admitted_share)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
+def test_examples_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """The blocks of one page run in order, in one namespace, and leave no memory frozen."""
     for library in LIBRARIES:
         if any(re.search(rf"(import|from) {library}\b", block) for block in blocks_of(page)):
             pytest.importorskip(library)
+    monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
-    namespace: dict[str, object] = {"__name__": "__main__"}
+    if CHECKPOINT in text:
+        shutil.copytree(request.getfixturevalue("byte_llama"), tmp_path / CHECKPOINT)
+    namespace: dict[str, Any] = {"__name__": "__main__"}
     for block in BLOCK.finditer(text):
         line = text.count("\n", 0, block.start(1))
         code = compile("\n" * line + block.group(1), str(page), "exec", dont_inherit=True)
-        exec(code, namespace)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", at.FrozenMemoryWarning)
+            exec(code, namespace)
+        for name, share in admitted_shares(namespace):
+            assert share >= 0.5, f"{name} admits {share:.0%} of what is new: use a lower c"
+
+
+def test_a_frozen_memory_is_found_in_what_an_example_leaves_behind() -> None:
+    memory = at.KeyValueMemory(4, at.LFA(initial=at.InitialScore(sigmas=9.0)))
+    state = memory.init(batch=1, heads=1, head_dim=2)
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        key = rng.standard_normal((1, 4, 1, 2), dtype=np.float32)
+        state, _ = memory.insert(state, key, key)
+        state, _ = memory.attend(state, key)
+    assert dict(admitted_shares({"x": 1, "state": (state,)}))["state"] < 0.5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_python_is_marked_as_text(page: Path) -> None:
+    """A block that compiles and does something belongs into a ```python block, which runs."""
+    for text in TEXT.findall(page.read_text(encoding="utf-8")):
+        try:
+            body = ast.parse(text).body
+        except SyntaxError:
+            continue
+        calls = [node for part in body for node in ast.walk(part) if isinstance(node, ast.Call)]
+        assert not calls, f"this runs, so mark it as python:\n{text}"
 
 
 def test_the_pages_that_promise_examples_have_them() -> None:
-    with_examples = {str(page.relative_to(ROOT)) for page in PAGES if blocks_of(page)}
-    promised = {"README.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
-    assert promised | {"docs/guides/torch.md", "docs/guides/jax.md"} <= with_examples
+    with_examples = {name_of(page) for page in PAGES if blocks_of(page)}
+    promised = {"README.md", "docs/index.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
+    promised |= {f"docs/guides/{name}.md" for name in ("models", "torch", "jax", "positions")}
+    assert promised <= with_examples
 
 
 def test_readme_shows_a_policy_in_under_20_lines() -> None:
@@ -62,14 +133,27 @@ def test_readme_shows_a_policy_in_under_20_lines() -> None:
     assert len(block.splitlines()) < 20
 
 
-def test_the_tests_that_the_paper_map_names_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/paper_map.md").read_text()))
+def test_readme_shows_what_is_recommended_first() -> None:
+    first, second = blocks_of(ROOT / "README.md")[:2]
+    assert "memory=1024" in first
+    assert "attendre-causal" in second
+
+
+@pytest.mark.parametrize("page", ["docs/paper_map.md", "docs/specification.md"])
+def test_the_tests_that_a_page_names_exist(page: str) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / page).read_text(encoding="utf-8")))
     files = [*(ROOT / "conformance").rglob("test_*.py"), *(ROOT / "tests").rglob("test_*.py")]
     defined = {
         name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.M)
     }
     assert named
-    assert named <= defined, f"docs/paper_map.md names tests that do not exist: {named - defined}"
+    assert named <= defined, f"{page} names tests that do not exist: {named - defined}"
+
+
+def test_every_reading_has_its_number_and_anchor() -> None:
+    text = (ROOT / "docs/specification.md").read_text(encoding="utf-8")
+    anchors = re.findall(r"^\(reading-(\d+)\)=\n### (\d+)\. ", text, re.M)
+    assert anchors == [(str(n), str(n)) for n in range(1, 35)]
 
 
 @pytest.mark.parametrize("module", modules())

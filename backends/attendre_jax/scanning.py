@@ -170,8 +170,9 @@ def chunked_attention(
     place = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (batch, time))
     whole = Chunk(query, key, value, position, valid, None, document, (place,))
     state = layer.init(
-        batch, query.shape[2], key.shape[2], query.shape[3], None, "jax", query.dtype,
-        value_dim=value.shape[3], documents=document is not None, metadata=(place,), chunk=chunk,
+        batch=batch, heads=query.shape[2], kv_heads=key.shape[2], head_dim=query.shape[3],
+        xp="jax", dtype=query.dtype, value_dim=value.shape[3],
+        documents=document is not None, metadata=(place,), chunk=chunk,
     )  # fmt: skip
     state, out = scan_chunks(
         layer, state, split_chunks(whole, chunk),
