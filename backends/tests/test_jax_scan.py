@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.layer import LayerOutput, LayerState
 
 jax = pytest.importorskip("jax")
 import attendre_jax  # noqa: E402
@@ -31,7 +32,7 @@ def chunks(count=T, seed=0):
 
 
 def start(layer=LAYER):
-    return layer.init(B, H, G, D, carry_dim=3, xp=jnp, chunk=S)
+    return layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, carry_dim=3, xp=jnp, chunk=S)
 
 
 @jax.jit
@@ -72,7 +73,7 @@ def test_a_visible_memory_scans_with_room_for_its_chunk():
     layer = at.AttendreLayer(memory, at.DataOnlyMemory(N))
     last, _ = jax.jit(lambda s, c: attendre_jax.scan_chunks(layer, s, c))(start(layer), chunks())
     assert last.kv.key.shape[2] == M + S
-    small = layer.init(B, H, G, D, carry_dim=3, xp=jnp)
+    small = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, carry_dim=3, xp=jnp)
     with pytest.raises(at.ConfigError, match=r"Make it with init\(..., chunk=S\)"):
         attendre_jax.scan_chunks(layer, small, chunks())
 
@@ -144,8 +145,8 @@ def test_export_goes_through_a_file(tmp_path):
     (tmp_path / "step").write_bytes(export.export(step)(*shapes).serialize())
     again = jax.jit(export.deserialize((tmp_path / "step").read_bytes()).call)
     got, want = again(state, chunk), step(state, chunk)
-    assert type(got[0]) is at.LayerState
-    assert type(got[1]) is at.LayerOutput
+    assert type(got[0]) is LayerState
+    assert type(got[1]) is LayerOutput
     assert_same(got, want)
     one = jax.tree.map(lambda x: x[:1], (state, chunk))
     assert_same(again(*one), jax.tree.map(lambda x: x[:1], want))

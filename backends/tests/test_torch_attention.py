@@ -287,7 +287,10 @@ def test_half_precision_scores_as_float32(dtype, tolerance, policy):
     """
     layer = at.AttendreLayer(at.KeyValueMemory(9, policy), at.DataOnlyMemory(3))
     made = torch.Generator().manual_seed(3)
-    states = [layer.init(B, H, G, 8, xp=torch, dtype=d) for d in (dtype, torch.float32)]
+    states = [
+        layer.init(batch=B, heads=H, kv_heads=G, head_dim=8, xp=torch, dtype=d)
+        for d in (dtype, torch.float32)
+    ]
     for _ in range(6):
         parts = [torch.randn(B, S, n, 8, generator=made).to(dtype) for n in (H, G, G)]
         outputs = []

@@ -41,7 +41,7 @@ def stepping(seed, policy, n_local, *, causal, value_dim=D, per_head=False, docu
     memory = at.KeyValueMemory(M, policy, per_head=per_head)
     ids = torch.randint(0, 2, (B, M), generator=made, dtype=torch.int32)
     aux = {"document": ids} if documents else None
-    state = memory.init(B, G, D, xp=torch, value_dim=value_dim, aux=aux)
+    state = memory.init(batch=B, heads=G, head_dim=D, xp=torch, value_dim=value_dim, aux=aux)
     place = torch.stack([torch.randperm(3 * M, generator=made)[:M] for _ in range(B)])
     held = torch.rand(B, M, generator=made) < torch.tensor([[0.9], [0.6], [1.0]])
     state, _ = memory.insert(
