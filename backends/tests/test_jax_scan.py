@@ -71,11 +71,29 @@ def test_scan_chunks_gives_what_a_plain_scan_gives(options):
 def test_a_visible_memory_scans_with_room_for_its_chunk():
     memory = at.KeyValueMemory(M, at.LRA("sum"), present="visible")
     layer = at.AttendreLayer(memory, at.DataOnlyMemory(N))
-    last, _ = jax.jit(lambda s, c: attendre_jax.scan_chunks(layer, s, c))(start(layer), chunks())
-    assert last.kv.key.shape[2] == M + S
-    small = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, carry_dim=3, xp=jnp)
-    with pytest.raises(at.ConfigError, match=r"Make it with init\(..., chunk=S\)"):
+    shape = {"batch": B, "heads": H, "kv_heads": G, "head_dim": D, "carry_dim": 3, "xp": jnp}
+    step, states = jax.jit(layer.step), []
+    for chunk, slots in ((S, M + S), (2 * S, M + 2 * S), (None, M + 128)):
+        empty = layer.init(**shape, chunk=chunk)
+        last, outs = jax.jit(lambda s, c: jax.lax.scan(layer.step, s, c))(empty, chunks())
+        assert last.kv.key.shape == empty.kv.key.shape == (B, G, slots, D)
+        state = empty
+        for i in range(T):
+            state, out = step(state, jax.tree.map(lambda x, i=i: x[i], chunks()))
+            assert_same(jax.tree.map(lambda x, i=i: x[i], outs), out)
+        assert_same(last, state)
+        states.append(memory.settle(last.kv)[0])
+    for state in states[1:]:  # room is room: it changes nobody's fate
+        for row in range(B):
+            assert held(state, row) == held(states[0], row)
+    small = layer.init(**shape, chunk=S - 1)
+    message = r"4 entries, but .* at most 3. Make it with init\(..., chunk=4\)"
+    with pytest.raises(at.ConfigError, match=message):
         attendre_jax.scan_chunks(layer, small, chunks())
+
+
+def held(state, row):
+    return sorted(np.asarray(state.position[row])[np.asarray(state.valid[row])].tolist())
 
 
 @pytest.mark.parametrize(
