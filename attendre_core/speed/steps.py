@@ -17,7 +17,7 @@ import numpy as np
 from attendre_core.backend import Backend
 from attendre_core.layer import AttendreLayer, Chunk
 from attendre_core.memory import KeyValueMemory
-from attendre_core.ops.attention import grouped, logits_of
+from attendre_core.ops import grouped, logits_of
 from attendre_core.ops.selection import approximate_top_k
 from attendre_core.policies import LFA, LRA, InitialScore
 from attendre_core.positions.none import NoPosition

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.chunks import in_order, join
+from attendre_core.layer.records import Chunk, LayerState
 from attendre_jax.chunks import joined_chunks, split_chunks
 
 __all__ = ["chunked_attention", "compiled_step", "scan_chunks"]

@@ -65,14 +65,12 @@ class Watched(at.Policy):
     policy: Any
     calls: list[Call] = field(default_factory=list, compare=False)
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sinks", self.policy.sinks)
+
     def __getattr__(self, name: str) -> Any:
         # Options that a memory looks for, such as ``hold``.
         return getattr(self.policy, name)
-
-    @property
-    def sinks(self) -> int:
-        """As many as the policy under test has."""
-        return int(self.policy.sinks)
 
     def _asked(self, method: str, stored: Any, other: Any = None) -> Any:
         ask = getattr(self.policy, method)
