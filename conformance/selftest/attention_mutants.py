@@ -28,12 +28,13 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "GQA: query heads are dealt out to K/V heads in turn",
-        OPS,
+        PAIRS,
         "    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))\n"
         "    return xp.permute_dims(rows, (0, 2, 3, 1, 4))",
         "    rows = xp.reshape(query, (batch, count, heads // kv_heads, kv_heads, dim))\n"
         "    return xp.permute_dims(rows, (0, 3, 2, 1, 4))",
         "memory/test_chunks.py::test_large_memory_is_full_attention",
+        "strict",
     ),
     Mutant(
         "causal sums: an entry is not scored by the query at its own position",
@@ -48,6 +49,7 @@ ATTENTION_MUTANTS = (
         "visible = at[:, :, None, None, :] <= pairs",
         "visible = at[:, :, None, None, :] < pairs",
         "memory/test_chunks.py::test_large_causal_memory_is_full_causal_attention",
+        "strict",
     ),
     Mutant(
         "softmax of an empty row is NaN",
@@ -70,6 +72,7 @@ ATTENTION_MUTANTS = (
         "threshold = kth_largest(masked, k)",
         "threshold = kth_largest(masked, max(1, k - 1)); k = max(1, k - 1)",
         f"{ORACLE}[lru-and-lfu]",
+        "strict",
     ),
     Mutant(
         "approximate: the threshold moves to where too many entries lie above",
@@ -77,6 +80,7 @@ ATTENTION_MUTANTS = (
         "high = xp.where(enough & ~few, middle, high)",
         "high = xp.where(~enough & ~few, middle, high)",
         "memory/test_retrieval.py::test_approximate_is_a_subset_of_exact",
+        "strict",
     ),
     # scores
     Mutant(

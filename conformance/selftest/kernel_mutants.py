@@ -71,6 +71,41 @@ KERNEL_MUTANTS = (
         "near = near & near",
         f"{LAYER_ORACLE}[lfa]",
     ),
+    Mutant(
+        "eager: of equals the newcomer is refused",
+        NUMPY,
+        "((new_primary == held) & (new_order > since))",
+        "((new_primary == held) & (new_order < since))",
+        "memory/test_ties.py::test_equal_scores_are_first_in_first_out",
+    ),
+    Mutant(
+        "eager: no snap",
+        NUMPY,
+        "np.where(same < np.inf, same.astype(score.dtype), start)[..., 0]",
+        "start[..., 0]",
+        "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
+    ),
+    Mutant(
+        "eager: the halves of a rotation have one sign",
+        NUMPY,
+        "np.subtract(left * cosine, right * sine, out=rotated[..., :half])",
+        "np.add(left * cosine, right * sine, out=rotated[..., :half])",
+        "positions/test_schemes.py::test_scheme_equals_brute_force[rope]",
+    ),
+    Mutant(
+        "eager: empty slots are attended to",
+        NUMPY,
+        "weights = masked_softmax(rows, visible_pairs(pairs))",
+        "weights = masked_softmax(rows, None)",
+        f"{ORACLE}[fifo-and-sinks]",
+    ),
+    Mutant(
+        "eager: sums count queries that come before an entry",
+        NUMPY,
+        "if len(pairs.terms) > 1 or pairs.causal or",
+        "if len(pairs.terms) > 1 or",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
     # machine code
     Mutant(
         "machine code: the best newcomers meet the best slots",

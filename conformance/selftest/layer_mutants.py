@@ -17,8 +17,8 @@ LAYER_MUTANTS = (
     Mutant(
         "the layer's delay is off by one: its queue keeps its oldest query",
         QUEUE,
-        "primary, order = self._rank(*records, clock)",
-        "primary, order = self._rank(*records, clock)\n"
+        "primary, order = self._rank(tuple(records), clock)",
+        "primary, order = self._rank(tuple(records), clock)\n"
         "        order = xp.concat([order[:, :1] + 10**6, order[:, 1:]], axis=1)",
         "layer/test_waiting.py::test_delay_is_exactly_n",
     ),

@@ -8,11 +8,13 @@ ADMIT = "attendre_core/ops/admission.py"
 ARRIVALS = "attendre_core/memory/arrivals.py"
 ATTEND = "attendre_core/memory/attend.py"
 BATCH = "attendre_core/memory/batch.py"
+CHECKS = "attendre_core/checks.py"
 INITIAL_SCORE = "attendre_core/policies/initial_score.py"
 KEY_VALUE = "attendre_core/memory/key_value.py"
 NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
 QUEUE = "attendre_core/memory/queue.py"
 RANKING = "attendre_core/memory/admission.py"
+ROOM = "attendre_core/memory/room.py"
 SELECTION = "attendre_core/ops/selection.py"
 TIES = "attendre_core/policies/ties.py"
 VIEW = "attendre_core/policies/view.py"
@@ -26,6 +28,7 @@ MEMORY_MUTANTS = (
         "(new_order > since)",
         "(new_order < since)",
         "memory/test_ties.py::test_equal_scores_are_first_in_first_out",
+        "strict",
     ),
     Mutant(
         "ties among stored entries broken the other way round",
@@ -47,6 +50,7 @@ MEMORY_MUTANTS = (
         "newest_first = xp.argsort(-order, axis=-1, stable=True)",
         "newest_first = xp.argsort(order, axis=-1, stable=True)",
         f"{ORACLE}[lru-and-lfu]",
+        "strict",
     ),
     Mutant(
         "top-K ties: all entries equal to the K-th are taken",
@@ -54,6 +58,7 @@ MEMORY_MUTANTS = (
         "fits = tied & (recency < _tie_cut(tied, wanted, recency))",
         "fits = tied",
         "memory/test_retrieval.py::test_gather_is_threshold",
+        "strict",
     ),
     Mutant(
         "retrieved ties: the older entry comes first",
@@ -90,6 +95,7 @@ MEMORY_MUTANTS = (
         "sigma = xp.sqrt(total(among((below - mean) ** 2)) / number)",
         "sigma = xp.sqrt(total(among((below - mean) ** 2)) / (number - 1 + (number == 1)))",
         f"{ORACLE}[lfa]",
+        "strict",
     ),
     Mutant(
         "mu + c*sigma instead of mu - c*sigma",
@@ -97,6 +103,7 @@ MEMORY_MUTANTS = (
         "(mean - deviations * sigma)",
         "(mean + deviations * sigma)",
         f"{ORACLE}[lra]",
+        "strict",
     ),
     Mutant(
         "no snap: rounding decides whether the newcomer ties",
@@ -104,6 +111,7 @@ MEMORY_MUTANTS = (
         "start = xp.where(same < math.inf, same, start)",
         "start = start",
         "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
+        "strict",
     ),
     Mutant(
         "quantile one rank too high",
@@ -114,31 +122,31 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "the score given at insertion is ignored",
-        ARRIVALS,
-        "        if self.scored:\n            return self\n",
+        RANKING,
+        "    if new.scored:\n        return new\n",
         "",
         "memory/test_oracle.py::test_given_scores_equal_oracle",
     ),
     # padding
     Mutant(
         "the clock counts padding",
-        ARRIVALS,
-        "clock=state.clock + ops.count_true(valid, axis=1),",
-        "clock=state.clock + seq,",
+        RANKING,
+        "state.clock + ops.count_true(valid, axis=1)",
+        "state.clock + key.shape[2]",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "arrival numbers count padding",
-        ARRIVALS,
-        "number = ops.running_count(valid)",
-        "number = ops.running_count(valid | ~valid)",
+        CHECKS,
+        "arrival = state.clock[:, None] + running_count(valid) - 1",
+        "arrival = state.clock[:, None] + running_count(valid | ~valid) - 1",
         "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
         "padding entries enter the memory",
-        ARRIVALS,
-        'enter = valid & checks.finite_rows(where, "key", key, valid, (0, 1))',
-        'enter = ~valid | checks.finite_rows(where, "key", key, valid, (0, 1))',
+        CHECKS,
+        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
+        'enter = ~valid | finite_rows(where, "key", key, valid, (0, 1))',
         f"{ORACLE}[scores]",
     ),
     Mutant(
@@ -183,6 +191,7 @@ MEMORY_MUTANTS = (
         "return slot, higher & (new_primary > -math.inf)",
         "return slot, higher & (new_primary > -math.inf) & (slot > 0)",
         f"{ORACLE}[fifo-and-sinks]",
+        "strict",
     ),
     Mutant(
         "pinned entries are not protected",
@@ -193,7 +202,7 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "pin ranges end one position early",
-        ARRIVALS,
+        CHECKS,
         "(position >= first) & (position < stop)",
         "(position >= first) & (position < stop - 1)",
         "memory/test_capacity.py::test_pinned_are_never_evicted",
@@ -221,15 +230,15 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "visible: a broken entry is dropped",
-        RANKING,
-        "return Exchange(new.cleared(slot, slots), slot, write, state.chunk_start)",
+        ROOM,
+        "return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)",
         "new = new._replace(valid=new.enter)\n"
-        "    return Exchange(new.cleared(slot, slots), slot, write, state.chunk_start)",
+        "    return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)",
         "memory/test_nan.py::test_nothing_is_lost_when_entries_break",
     ),
     Mutant(
         "visible: the worst stays instead of a broken entry",
-        RANKING,
+        ROOM,
         "place = xp.where(broken, room - ops.running_count(broken),"
         " ops.running_count(~broken) - 1)",
         "place = xp.where(broken, ops.running_count(broken) - 1, room -"
@@ -239,20 +248,20 @@ MEMORY_MUTANTS = (
     Mutant(
         "visible: padding is written as it is",
         ARRIVALS,
-        "key=blank(self.key),",
-        "key=self.key,",
+        "key=blank(new.key),",
+        "key=new.key,",
         "memory/test_nan.py::test_broken_padding_changes_nothing",
     ),
     Mutant(
         "visible: the cut happens even if nothing arrives",
-        RANKING,
+        ROOM,
         "some = xp.reshape(new.count > 0,",
         "some = xp.reshape(new.count >= 0,",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "visible: the initial score counts entries that were just cut",
-        RANKING,
+        ROOM,
         "stored._replace(valid=survives)",
         "stored",
         f"{ORACLE}[visible]",
@@ -289,8 +298,8 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "NaN guard removed: broken entries are stored",
-        ARRIVALS,
-        'enter = valid & checks.finite_rows(where, "key", key, valid, (0, 1))',
+        CHECKS,
+        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
         "enter = valid",
         "memory/test_nan.py::test_broken_entries_are_refused",
     ),
@@ -305,8 +314,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "the queue keeps its oldest entry: the delay is off by one",
         QUEUE,
-        "primary, order = self._rank(*records, clock)",
-        "primary, order = self._rank(*records, clock)\n"
+        "primary, order = self._rank(tuple(records), clock)",
+        "primary, order = self._rank(tuple(records), clock)\n"
         "        order = xp.concat([order[:, :1] + 10**6, order[:, 1:]], axis=1)",
         "memory/test_queue.py::test_delay_is_exactly_n_in_order",
     ),

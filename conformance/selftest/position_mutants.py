@@ -95,6 +95,7 @@ POSITION_MUTANTS = (
         "left, right = x[..., :half], x[..., half:]",
         "right, left = x[..., :half], x[..., half:]",
         f"{SCHEME}[rope]",
+        "strict",
     ),
     Mutant(
         "RoPE: frequencies of all features, though only some are rotated",
