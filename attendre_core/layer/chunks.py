@@ -38,7 +38,7 @@ def chunks_of(tree: Any, length: int, *, fill: bool = True) -> Iterator[Any]:
     >>> [part.tolist() for part in chunks_of(np.asarray([[1, 2, 3]]), 2)]
     [[[1, 2]], [[3, 0]]]
     """
-    time = next(tree_leaves(tree)).shape[1]
+    time = tree_leaves(tree)[0].shape[1]
     for start in range(0, time, length):
         part = slice(start, min(start + length, time))
 

@@ -82,13 +82,12 @@ class DecodeCache:
             rotation.move(place)
         for layer, block in zip(self._layers, blocks, strict=True):
             query, key, value = block.project(x, at)
-            rotation = self._rotations.get((layer.encoding, layer.scale))
-            if rotation is None:
-                rotation = TokenRotation(
+            kind = (layer.encoding, layer.scale)
+            if kind not in self._rotations:
+                self._rotations[kind] = TokenRotation(
                     layer.encoding, layer.terms, query.shape[2], layer.scale, place
                 )
-                self._rotations[layer.encoding, layer.scale] = rotation
-            queries, keys = rotation.of(query, key)
+            queries, keys = self._rotations[kind].of(query, key)
             layer.add(self._written, keys, value, position, active)
             x = block.finish(layer.attend(queries, position), x)
         self._written += 1
