@@ -37,7 +37,7 @@ def memory_stack(
     however long the input, unless M is smaller than that: then a query sees what both its window
     and the newest M entries hold; or unless a layer looks ahead and N is less than the window
     reaches: then it misses what was not read yet. A policy for this very layer
-    (`MemoryConfig.layers`) is respected.
+    (`MemoryConfig.layer_policies`) is respected.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def _memory_layer(
 ) -> AttendreLayer:
     kv, top_k = memory.kv_memory(number), memory.top_k
     window = part.window(number)
-    if window is not None and number not in dict(memory.layers):
+    if window is not None and number not in dict(memory.layer_policies):
         # The oldest query of a chunk waits for N positions and then looks `window` back. A flush
         # sends all N of the layer below as one chunk.
         longest = max(memory.chunk, memory.q_size if memory.finish == "flush" else 0)

@@ -14,7 +14,7 @@ from attendre_core.backend import Array, Backend, backend
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
 from attendre_core.layer.chunks import in_order
-from attendre_core.presets import MemoryConfig
+from attendre_core.presets import MemoryConfig, memory_for
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
 from attendre_core.zoo.blocks import crosses_of
@@ -39,7 +39,7 @@ class Model:
     architecture, params
         What it computes, and with which numbers.
     memory
-        Sizes and policy of the memories; None is full attention without any limit.
+        The memories, as in `load`; None is full attention without any limit.
     library, dtype
         Backend name and dtype of parameters and memories.
     tokenizer
@@ -56,18 +56,13 @@ class Model:
         architecture: Architecture,
         params: Params,
         *,
-        memory: MemoryConfig | None = None,
+        memory: MemoryConfig | str | int | None = None,
         library: str = "numpy",
         dtype: str = "float32",
         tokenizer: Tokenizer | None = None,
         attention: Literal["causal", "prefix"] | None = None,
         end: tuple[int, ...] = (),
     ) -> None:
-        if memory is not None and not isinstance(memory, MemoryConfig):
-            raise ConfigError(
-                f"Model: memory is {memory!r}, expected a MemoryConfig such as "
-                "at.preset('LFA-1e-3', kv_size=1024), or None for full attention."
-            )
         if attention not in (None, "causal", "prefix"):
             raise ConfigError(
                 f"Model: attention is {attention!r}, expected 'causal', 'prefix' or None."
@@ -77,9 +72,14 @@ class Model:
                 f"Model: attention is {attention!r}, but this is an {architecture.kind}. Only a "
                 "decoder can read its prompt in two ways."
             )
-        self.architecture, self.params, self.memory = architecture, params, memory
+        self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
+        part = self.reading_part
+        self.memory = memory_for(
+            memory, causal=self.causal, layers=part.layers, kv_heads=part.kv_heads,
+            head_dim=part.head_dim, dtype=dtype, heads=part.heads, carry_dim=part.dim,
+        )  # fmt: skip
         self.backend: Backend = backend(library)
 
     def __repr__(self) -> str:
@@ -120,7 +120,7 @@ class Model:
         seen = {id(leaf): int(np.prod(leaf.shape)) for leaf in tree_leaves(self.params)}
         return sum(seen.values())
 
-    def with_memory(self, memory: MemoryConfig | None) -> Model:
+    def with_memory(self, memory: MemoryConfig | str | int | None) -> Model:
         """Return the same model, parameters shared, with another memory or none."""
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,

@@ -74,7 +74,7 @@ def test_a_last_chunk_that_is_not_full() -> None:
     presence = Presence([20], 16)
     assert presence.shares.tolist() == [1.0]
     position, valid = np.asarray([[16, 17, 18, 19]], np.int32), np.ones((1, 4), dtype=bool)
-    held = at.KeyValueMemory(size=4).init(1, 1, 2)
+    held = at.KeyValueMemory(size=4).init(batch=1, heads=1, head_dim=2)
     held = held._replace(position=np.asarray([[0, 17, 18, 99]], np.int32), valid=valid)
     flow = Flow(None, position, valid, None, None)
     layer: Any = None

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.backend import backend
 from attendre_core.evaluation.tiny.training import initial_parameters
 from attendre_core.evaluation.tracing import LayerTrace, trace_text
 from attendre_core.evaluation.tracing.record import AHEAD, EVICTED, HELD, REFUSED
@@ -53,7 +54,7 @@ def grouped() -> Model:
     }  # fmt: skip
     architecture = architecture_of(RawConfig(config, "config.json"))
     drawn = Drawn(initial_parameters(architecture, np.random.default_rng(3)))
-    params, _ = load_parameters(drawn, architecture, at.backend("numpy"), "float32", progress=False)
+    params, _ = load_parameters(drawn, architecture, backend("numpy"), "float32", progress=False)
     return Model(architecture, params, attention="prefix")
 
 
@@ -104,7 +105,7 @@ def test_a_memory_by_hand_says_the_same(grouped: Model) -> None:
     policy = at.AttentionSink(sinks=3)
     trace = layers_of(grouped, at.MemoryConfig(policy, SIZE, 0, CHUNK))[0]
     memory = at.KeyValueMemory(SIZE, policy)
-    state = memory.init(1, 1, 2)
+    state = memory.init(batch=1, heads=1, head_dim=2)
     for step in range(trace.steps):
         start, stop = step * CHUNK, min(step * CHUNK + CHUNK, LENGTH)
         entries = np.ones((1, stop - start, 1, 2), dtype=np.float32)
@@ -118,7 +119,7 @@ MEMORIES = {
     "LRA and Q": at.preset("LRA-max", SIZE, 12, CHUNK, 6, sigmas=0.5),
     "visible": replace(at.preset("LRA-sum", SIZE, 5, CHUNK, sigmas=0.0), present="visible"),
     "flush": replace(at.preset("LFU", SIZE, 12, CHUNK, 4, sigmas=0.0), finish="flush"),
-    "layers": at.preset("MT", SIZE, 5, CHUNK).replace_layers({1: at.LFA(), 2: at.LRU()}),
+    "layers": at.preset("MT", SIZE, 5, CHUNK).with_layer_policies({1: at.LFA(), 2: at.LRU()}),
 }
 
 
@@ -244,7 +245,7 @@ def test_eviction_per_head(grouped: Model) -> None:
 def test_backends_agree(grouped: Model, library: str) -> None:
     pytest.importorskip(library)
     memory = at.preset("LRA-sum", SIZE, 0, CHUNK, 6, sigmas=0.5)
-    array = at.backend(library).from_numpy
+    array = backend(library).from_numpy
     other = Model(
         grouped.architecture, tree_map(array, grouped.params), library=library, attention="prefix"
     )

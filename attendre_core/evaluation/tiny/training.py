@@ -10,7 +10,7 @@ import numpy as np
 
 from attendre_core.backend import backend
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import KEYS
+from attendre_core.evaluation.tasks.synthetic_words import KEYS
 from attendre_core.evaluation.tiny.objective import (
     Batch,
     Flat,
