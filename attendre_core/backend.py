@@ -1,8 +1,9 @@
 """A backend: how one array library is recognised, and what it can do better than the standard.
 
 The core is written against the Python array API. A `Backend` names a library, tells which array
-types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through the entry-point group ``attendre.backends``; a library is imported
-only when one of its arrays arrives or when it is asked for by name.
+types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through
+the entry-point group ``attendre.backends``; a library is imported only when one of its arrays
+arrives or when it is asked for by name.
 """
 
 from __future__ import annotations
@@ -48,6 +49,10 @@ def _default_device(array: Array) -> None:
     return None
 
 
+def _always(array: Array) -> bool:
+    return True
+
+
 @dataclass(frozen=True, eq=False)
 class Backend:
     """One array library, as the core sees it.
@@ -65,7 +70,7 @@ class Backend:
         Conversions to and from `numpy.ndarray`; ``from_numpy(x, device=None)``.
     is_concrete
         True when the array's values may be read now without stalling a device: not while
-        compiling, not on an accelerator.
+        compiling, not on an accelerator. By default always.
     compile
         Turns a pure function of arrays into a compiled one; the identity where there is none.
         ``compile(function, donate=(0,))`` lets it overwrite the arrays of argument 0.
@@ -96,7 +101,7 @@ class Backend:
     array_types: tuple[type, ...]
     to_numpy: Callable[[Array], Any]
     from_numpy: Callable[..., Array]
-    is_concrete: Callable[[Array], bool]
+    is_concrete: Callable[[Array], bool] = _always
     compile: Callable[..., Callable[..., Any]] = _as_it_is
     share: Callable[..., Array] | None = None
     stop_gradient: Callable[[Array], Array] = _same
@@ -288,7 +293,7 @@ def namespace_of(*arrays: Array) -> Namespace:
     for array in arrays:
         if array is None:
             continue
-        this = backend_of(array)
+        this = _BY_TYPE.get(type(array)) or _backend_of_new_type(type(array))
         if found is None:
             found = this
         elif this is not found:

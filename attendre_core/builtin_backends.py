@@ -8,7 +8,7 @@ import numpy as np
 
 from attendre_core import numba_kernels
 from attendre_core.backend import Array, Backend
-from attendre_core.eager import numpy_kernels, parts, selection, sums
+from attendre_core.eager import numpy_kernels, parts, selection
 
 __all__ = ["numpy_backend", "strict_backend"]
 
@@ -22,22 +22,10 @@ def numpy_backend() -> Backend:
         to_numpy=_same,
         from_numpy=_copied,
         share=_shared,
-        is_concrete=_always,
         kernels={
-            "count_true": numpy_kernels.count_true,
-            "finite_entries": numpy_kernels.finite_entries,
-            "gather_slots": numpy_kernels.gather_slots,
-            "kth_largest": numpy_kernels.kth_largest,
-            "linear": numpy_kernels.linear,
+            **{name: getattr(numpy_kernels, name) for name in numpy_kernels.__all__},
             "logits": parts.logits,
-            "lowest": numpy_kernels.lowest,
-            "masked_softmax": numpy_kernels.masked_softmax,
-            "push_slots": selection.push_slots,
-            "rms_norm": numpy_kernels.rms_norm,
-            "running_count": numpy_kernels.running_count,
-            "sum_logits": sums.sum_logits,
             "top_k_threshold": selection.top_k_threshold,
-            "write_slots": numpy_kernels.write_slots,
             **(numba_kernels.KERNELS if numba_kernels.installed() else {}),
         },
         capabilities=frozenset({"float64"}),
@@ -54,7 +42,6 @@ def strict_backend() -> Backend:
         array_types=(type(xp.zeros(1)),),
         to_numpy=np.asarray,
         from_numpy=lambda array, device=None: xp.asarray(array, device=device),
-        is_concrete=_always,
         capabilities=frozenset({"float64"}),
     )
 
@@ -71,7 +58,3 @@ def _shared(array: Any, dtype: str | None = None) -> Array:
     if dtype == "bfloat16":  # NumPy has no such type; float32 holds every value
         return (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
     return array
-
-
-def _always(array: Array) -> bool:
-    return True

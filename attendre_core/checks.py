@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, NamedTuple
 
 from attendre_core.backend import (
     Array,
@@ -19,10 +19,12 @@ from attendre_core.backend import (
     namespace_of,
 )
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
-from attendre_core.ops.counting import finite_entries
-from attendre_core.tree import tree_leaves, tree_map
+from attendre_core.ops.counting import finite_entries, running_count
+from attendre_core.tree import same_nesting, tree_leaves
 
 __all__ = ["value_checks"]
+
+_ONE_EACH = "Give one number to each entry of each row."
 
 _VALUES: ContextVar[bool] = ContextVar("value_checks", default=True)
 
@@ -31,9 +33,9 @@ _VALUES: ContextVar[bool] = ContextVar("value_checks", default=True)
 def value_checks(on: bool) -> Iterator[None]:
     """Turn the checks that read array values on or off inside a ``with`` block.
 
-    It holds for this thread or task alone. They are on by default, run only in eager code on the CPU and cost one pass over the new
-    chunk. With them off, and in compiled code, an entry with a NaN or infinity is refused
-    (handed back as evicted) and a query with one scores nothing.
+    It holds for this thread or task alone. They are on by default, run only in eager code on the
+    CPU and cost one pass over the new chunk. With them off, and in compiled code, an entry with a
+    NaN or infinity is refused (handed back as evicted) and a query with one scores nothing.
 
     Examples
     --------
@@ -83,13 +85,20 @@ def shape(
 ) -> None:
     """Compare a shape with the expected one; None stands for any length."""
     given = tuple(array.shape)
-    if len(given) == len(expected) and all(
-        e is None or g == e for g, e in zip(given, expected, strict=True)
-    ):
+    if given == expected or _fits(given, expected):
         return
-    lengths = ", ".join("any" if e is None else str(e) for e in expected)
+    lengths = ", ".join(["any" if e is None else str(e) for e in expected])
     lengths += "," if len(expected) == 1 else ""
     raise ShapeError(f"{where}: {name} has shape {given}, expected ({axes}) = ({lengths}). {hint}")
+
+
+def _fits(given: tuple[int, ...], expected: tuple[Any, ...]) -> bool:
+    if len(given) != len(expected):
+        return False
+    for length, wanted in zip(given, expected, strict=True):
+        if wanted is not None and length != wanted:
+            return False
+    return True
 
 
 def boolean(where: str, name: str, array: Array) -> None:
@@ -172,9 +181,7 @@ def belongs(
         )
     for name, expected in fields.items():
         given = tuple(getattr(state, name).shape)
-        if len(given) != len(expected) or any(
-            e is not None and g != e for g, e in zip(given, expected, strict=True)
-        ):
+        if not _fits(given, expected):
             lengths = ", ".join("any" if e is None else str(e) for e in expected)
             raise StateError(
                 f"{where}: the state's {name} has shape {given}, expected ({lengths}) for "
@@ -183,12 +190,31 @@ def belongs(
             )
 
 
+def key_value_state(where: str, memory: Any, state: Any) -> None:
+    """Refuse a state that was not made by this key-value memory."""
+    if type(state).__name__ != "KeyValueState":
+        raise StateError(
+            f"{where}: the state is a {type(state).__name__}, expected a KeyValueState. "
+            "Pass the state that init or the last call of this memory returned."
+        )
+    slots = state.key.shape[2]
+    if slots < memory.size or memory.present == "compete":
+        slots = memory.size
+    heads = (None,) if memory.per_head else ()
+    record = (None, *heads, slots)
+    fields = {"key": (None, None, slots, None), "position": record, "score": record}
+    belongs(where, state, type(state), fields, memory)
+
+
 def same_library(where: str, *trees: Any) -> Namespace:
     """Find the one namespace of all arrays, or say where two libraries met."""
     leaves: list[Array] = []
     for tree in trees:
+        if type(tree) in known_array_types or tree is None:
+            leaves.append(tree)
+            continue
         for part in tree if type(tree) is tuple else (tree,):
-            if type(part) in known_array_types:
+            if type(part) in known_array_types or part is None:
                 leaves.append(part)
             else:
                 leaves.extend(tree_leaves(part))
@@ -224,8 +250,8 @@ def metadata(where: str, stored: Any, given: Any, lead: tuple[int, int], record_
             "same nested arrays to init(aux=...) and to every insert."
         )
     try:
+        same_nesting(stored, given)
         pairs = list(zip(tree_leaves(stored), tree_leaves(given), strict=True))
-        tree_map(lambda a, b: None, stored, given)
     except (ValueError, TypeError, KeyError, IndexError) as error:
         raise ConfigError(
             f"{where}: the metadata is nested in another way than what init was shown. "
@@ -254,3 +280,59 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
             f"{where}: {most} entries of a row would be pinned, but the memory holds {size}. "
             "Pin fewer, or enlarge the memory. Nothing was stored."
         )
+
+
+class Entries(NamedTuple):
+    """New entries that passed `entries`; everything (batch, seq)."""
+
+    position: Array
+    valid: Array
+    enter: Array
+    score: Array
+    pinned: Array
+    arrival: Array
+
+
+def entries(
+    where: str,
+    memory: Any,
+    state: Any,
+    key: Array,
+    value: Array,
+    position: Array | None,
+    valid: Array | None,
+    aux: Any,
+    pinned: Array | None,
+    score: Array | None,
+) -> Entries:
+    """Check a chunk on its way into a key-value memory, and number it."""
+    xp = namespace_of(state.key)
+    batch, heads, _, dim = state.key.shape
+    axes, hint = "batch, seq, heads, head_dim", "Split the heads before inserting."
+    shape(where, "key", key, axes, (batch, None, heads, dim), hint)
+    lead = (batch, key.shape[1])
+    shape(where, "value", value, axes, (*lead, heads, state.value.shape[3]), hint)
+    same_dtype(where, "key", key, state.key.dtype)
+    same_dtype(where, "value", value, state.value.dtype)
+    valid = flags(where, "valid", valid, lead, key, default=True)
+    arrival = state.clock[:, None] + running_count(valid) - 1
+    if position is None:
+        position = arrival
+    else:
+        shape(where, "position", position, "batch, seq", lead, _ONE_EACH)
+        position = positions(where, "position", position)
+    enter = valid & finite_rows(where, "key", key, valid, (0, 1))
+    enter = enter & finite_rows(where, "value", value, valid, (0, 1))
+    start = xp.zeros_like(valid, dtype=state.score.dtype)
+    if score is not None:
+        shape(where, "score", score, "batch, seq", lead, _ONE_EACH)
+        enter = enter & finite_rows(where, "score", score, valid, (0, 1))
+        start = xp.where(enter, xp.astype(score, start.dtype), start)
+    pins = flags(where, "pinned", pinned, lead, key, default=False)
+    for first, stop in memory.pin:
+        pins = pins | ((position >= first) & (position < stop))
+    if memory.pin or pinned is not None:
+        pins = pins & enter
+        room_for_pins(where, memory.size, state.pinned & state.valid, pins)
+    metadata(where, state.aux, aux, lead, state.valid.ndim)
+    return Entries(position, valid, enter, start, pins, arrival)

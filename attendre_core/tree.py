@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-__all__ = ["tree_leaves", "tree_map", "tree_of"]
+__all__ = ["same_nesting", "tree_leaves", "tree_map", "tree_of"]
 
 
 def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
@@ -59,6 +59,26 @@ def tree_leaves(tree: Any) -> list[Any]:
     return leaves
 
 
+def same_nesting(one: Any, other: Any) -> None:
+    """Raise ValueError unless two trees are nested alike.
+
+    Examples
+    --------
+    >>> same_nesting((1, {"a": None}), (2, {"a": None}))
+    """
+    nested = (tuple, list, dict, type(None))
+    if (isinstance(one, nested) or isinstance(other, nested)) and type(one) is not type(other):
+        raise ValueError(f"{type(one).__name__} and {type(other).__name__}")
+    if isinstance(one, dict):
+        if one.keys() != other.keys():
+            raise ValueError(f"keys {list(one)} and {list(other)}")
+        one, other = tuple(one.values()), tuple(other[name] for name in one)
+    if isinstance(one, (tuple, list)):
+        for left, right in zip(one, other, strict=True):
+            if left is None or right is None or isinstance(left, (tuple, list, dict)):
+                same_nesting(left, right)
+
+
 def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
     """Arrange leaves, from left to right, as another tree is nested.
 
@@ -67,21 +87,21 @@ def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
     >>> tree_of({"a": (1, [2, None])}, "xy")
     {'a': ('x', ['y', None])}
     """
-    rest = iter(leaves)
-    return _nested(like, rest)
+    return _nested(like, iter(leaves))
 
 
 def _nested(like: Any, rest: Iterator[Any]) -> Any:
     if like is None:
         return None
+    if not isinstance(like, (tuple, list, dict)):
+        return next(rest)
+    parts: list[Any] = []
+    for part in like.values() if isinstance(like, dict) else like:
+        if part is None:
+            parts.append(None)
+        else:
+            nested = isinstance(part, (tuple, list, dict))
+            parts.append(_nested(part, rest) if nested else next(rest))
     if isinstance(like, dict):
-        return {name: _nested(part, rest) for name, part in like.items()}
-    if isinstance(like, (tuple, list)):
-        parts = [
-            None if part is None
-            else _nested(part, rest) if isinstance(part, (tuple, list, dict))
-            else next(rest)
-            for part in like
-        ]  # fmt: skip
-        return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)
-    return next(rest)
+        return dict(zip(like, parts, strict=True))
+    return type(like)(*parts) if hasattr(like, "_fields") else type(like)(parts)

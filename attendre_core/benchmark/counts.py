@@ -23,7 +23,8 @@ import numpy as np
 
 from attendre_core.backend import backend
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.policies import LRA, InitialScore
 

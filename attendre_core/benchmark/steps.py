@@ -18,7 +18,8 @@ import numpy as np
 from attendre_core.backend import Backend
 from attendre_core.benchmark.figures import Figure, Target
 from attendre_core.benchmark.timing import ratio
-from attendre_core.layer.attendre import AttendreLayer, Chunk
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.ops.attention import grouped, logits_of
 from attendre_core.ops.selection import approximate_top_k

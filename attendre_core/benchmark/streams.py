@@ -20,8 +20,8 @@ from attendre_core.benchmark.steps import (
 )
 from attendre_core.benchmark.timing import Ratio, of_pairs, ratio, seconds
 from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import LFA, InitialScore
 
 __all__ = ["encoding_rows", "flat_rows", "peer_rows"]

@@ -1,23 +1,35 @@
-"""Kernels for NumPy."""
+"""Kernels for NumPy: fewer calls and fewer arrays than the plain bodies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from attendre_core.backend import Array
+from attendre_core.eager import selection, sums
+from attendre_core.ops.admission import SNAP_RANGES
+from attendre_core.ops.pairs import Pairs, visible_pairs
 
 __all__ = [
+    "admit",
+    "attend",
+    "bounded",
     "count_true",
+    "fill",
     "finite_entries",
     "gather_slots",
     "kth_largest",
     "linear",
     "lowest",
     "masked_softmax",
+    "mean_less_deviations",
+    "push_slots",
     "rms_norm",
+    "rotate_halves",
     "running_count",
+    "sum_logits",
     "write_slots",
 ]
 
@@ -99,14 +111,16 @@ def _entries(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
     """Return index arrays that pick whole entries: one for each leading axis, and the slots."""
     missing = len(lead) + 1 - index.ndim
     index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
-    axes = tuple(
+    axes = [
         np.arange(n).reshape((1,) * i + (n,) + (1,) * (len(lead) - i)) for i, n in enumerate(lead)
-    )
+    ]
     return (*axes, index)
 
 
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
-    """Take whole entries by index."""
+    """Take whole entries by index; a single row of them is the same for all leading axes."""
+    if index.size == index.shape[-1]:
+        return np.take(array, index.reshape(-1), axis=axis)
     return array[_entries(index, array.shape[:axis])]
 
 
@@ -132,3 +146,94 @@ def write_slots(
         changed[where] = entries
         after.append(changed)
     return after
+
+
+def push_slots(
+    arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
+) -> Any:
+    """Push entries that are in order along as they are; leave others to the shared kernel."""
+    slots, count = arrays[0].shape[1], new[0].shape[1]
+    if primary is not None or count > slots or (order[:, 1:] < order[:, :-1]).any():
+        return selection.push_slots(arrays, new, primary, order)
+    kept = []
+    for array, entries in zip(arrays, new, strict=True):
+        kept.append(np.concatenate([array[:, count:], entries], axis=1))
+    return kept, [array[:, :count].copy() for array in arrays]
+
+
+def fill(x: Array, flags: Array, number: float) -> Array:
+    """Leave everything as it is where no flag is True."""
+    return np.where(flags, x.dtype.type(number), x) if flags.any() else x
+
+
+def bounded(x: Array, bound: float) -> Array:
+    """Clip, after NaN became the lowest."""
+    return np.clip(np.where(np.isnan(x), x.dtype.type(-bound), x), -bound, bound)
+
+
+def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Array:
+    """Do without masks where every score counts."""
+    if not counted.all():
+        return NotImplemented
+    highest = score.max(axis=-1, keepdims=True)
+    lowest = score.min(axis=-1, keepdims=True)
+    number = score.dtype.type(score.shape[-1])
+    below = score - highest
+    mean = below.sum(axis=-1, keepdims=True) / number
+    start = highest + mean
+    if deviations:
+        sigma = np.sqrt(((below - mean) ** 2).sum(axis=-1, keepdims=True) / number)
+        start = highest + (mean - deviations * sigma)
+    of_range, of_largest = SNAP_RANGES
+    near = of_range * (highest - lowest) + of_largest * np.maximum(highest, -lowest)
+    same = np.where(np.abs(score - start) <= near, score, np.inf).min(axis=-1, keepdims=True)
+    return np.where(same < np.inf, same.astype(score.dtype), start)[..., 0]
+
+
+def admit(
+    primary: Array, order: Array, new_primary: Array, new_order: Array
+) -> tuple[Array, Array]:
+    """Sort both sides once, and compare them where they meet."""
+    count = new_order.shape[-1]
+    worst = lowest(primary, order, count)
+    best = lowest(new_primary, new_order, count)[..., ::-1]
+    slot = np.empty_like(worst)
+    np.put_along_axis(slot, best, worst, axis=-1)
+    held = np.take_along_axis(primary, slot, axis=-1)
+    since = np.take_along_axis(order, slot, axis=-1)
+    higher = (new_primary > held) | ((new_primary == held) & (new_order > since))
+    return slot, higher & (new_primary > -np.inf)
+
+
+def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
+    """Rotate into one array."""
+    half = cosine.shape[-1]
+    left, right = x[..., :half], x[..., half:]
+    rotated = np.empty(np.broadcast_shapes(x.shape, (*cosine.shape[:-1], 1)), dtype=x.dtype)
+    np.subtract(left * cosine, right * sine, out=rotated[..., :half])
+    np.add(right * cosine, left * sine, out=rotated[..., half:])
+    return rotated
+
+
+def attend(pairs: Pairs, value: Array) -> Array:
+    """Attend to the keys of a single term; decline others, and a bias."""
+    if len(pairs.terms) > 1 or pairs.bias is not None:
+        return NotImplemented
+    query, key = pairs.terms[0].query, pairs.terms[0].key
+    batch, heads, group, count, dim = query.shape
+    rows = np.matmul(query.reshape(batch, heads, group * count, dim), key.swapaxes(2, 3))
+    rows = rows.reshape(batch, heads, group, count, -1)
+    weights = masked_softmax(rows, visible_pairs(pairs))
+    output = np.matmul(weights.reshape(batch, heads, group * count, -1), value)
+    return output.reshape(batch, heads, group, count, value.shape[3])
+
+
+def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
+    """Sum the queries of a single term that everyone sees; leave others to the shared kernel."""
+    if len(pairs.terms) > 1 or pairs.causal or pairs.bias is not None or pairs.near is not None:
+        return sums.sum_logits(pairs, weight)
+    query, key = pairs.terms[0].query, pairs.terms[0].key
+    factor = pairs.query_valid.astype(query.dtype)
+    factor = factor if weight is None else factor * weight
+    total = np.matmul(factor[:, None, None, None, :], query)[:, :, :, 0, :]
+    return np.matmul(total, key.swapaxes(2, 3))

@@ -20,8 +20,10 @@ import numpy as np
 from attendre_core.backend import Array, backend_of, namespace_of
 from attendre_core.ops.attention import logits_of
 from attendre_core.ops.pairs import Pairs, Term
+from attendre_core.ops.slots import gather_slots
 
 __all__ = ["Group", "groups_of", "logits", "whole"]
+
 
 class Group(NamedTuple):
     """Some slots of one row.
@@ -76,7 +78,7 @@ def _groups_of_row(
     count = needed.sum(axis=0)
     several = count > 1
     pure = [(needed[number] & ~several, (number,)) for number in range(len(pairs.terms))]
-    mixed = [(several, tuple(int(n) for n in needed[:, several].any(axis=1).nonzero()[0]))]
+    mixed = [(several, tuple(int(n) for n in np.flatnonzero(needed[:, several].any(axis=1))))]
     chosen = [(which, terms) for which, terms in pure + mixed if which.any()]
     if len(chosen) == 1:
         return [_group(pairs, row, None, chosen[0][1])]
@@ -133,9 +135,9 @@ def whole(groups: Sequence[Group], arrays: Sequence[Array]) -> Array:
     slots = np.concatenate([found.to_numpy(group.slots) for group in groups])
     back = np.empty_like(slots)
     back[slots] = np.arange(len(slots))
-    index = found.from_numpy(back, device=found.device_of(arrays[0]))
+    index = found.from_numpy(back[None, :], device=found.device_of(arrays[0]))
     axis = arrays[0].ndim - 1
-    return found.xp.take(found.xp.concat(list(arrays), axis=axis), index, axis=axis)
+    return gather_slots(found.xp.concat(list(arrays), axis=axis), index, axis=axis)
 
 
 def logits(pairs: Pairs) -> Array:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from attendre_core.backend import Array, backend_of, namespace_of
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import kth_largest
 from attendre_core.ops.selection import top_k_threshold as _op
 
-__all__ = ["push_slots", "top_k_threshold"]
+__all__ = ["fill", "push_slots", "top_k_threshold"]
 
 _LAST = 2**31 - 1
 
 
-def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
+def top_k_threshold(masked: Array, k: int, order: Array) -> Any:
     """Return the K-th value; look for the oldest entry that fits only if more are equal to it."""
     if not backend_of(masked).is_concrete(masked):
         return NotImplemented
@@ -22,13 +23,20 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
     threshold = kth_largest(masked, k)
     number = count_true(masked >= threshold, axis=-1, keepdims=True)
     if bool(xp.any(number > k)):
-        return _op.plain(masked, k, order)  # type: ignore[attr-defined, no-any-return]
+        return _op.plain(masked, k, order)  # type: ignore[attr-defined]
     return threshold, xp.full_like(number, -_LAST)
+
+
+def fill(x: Array, flags: Array, number: float) -> Array:
+    """Leave everything as it is where no flag is True."""
+    if not backend_of(flags).is_concrete(flags) or bool(namespace_of(flags).any(flags)):
+        return NotImplemented
+    return x
 
 
 def push_slots(
     arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
-) -> tuple[list[Array], list[Array]]:
+) -> Any:
     """Push entries that are in order along as they are."""
     if primary is not None or not backend_of(order).is_concrete(order):
         return NotImplemented

@@ -34,8 +34,7 @@ def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
         return sum(others, start=first)
 
     results = [
-        whole(groups, [of_group(row, group) for group in groups])
-        for row, groups in enumerate(rows)
+        whole(groups, [of_group(row, group) for group in groups]) for row, groups in enumerate(rows)
     ]
     return results[0] if len(results) == 1 else namespace_of(results[0]).concat(results, axis=0)
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
-from attendre_core.errors import ChunkTooLongWarning
+from attendre_core.errors import ChunkTooLongWarning, StateError
 from attendre_core.layer.decoding import decoding
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.spec import LayerSpec
@@ -172,6 +172,19 @@ class AttendreLayer(LayerSpec):
         return decoding(self, state, room)
 
     # ---------------------------------------------------------------- inside
+
+    def _check_state(self, where: str, state: LayerState) -> None:
+        if not isinstance(state, LayerState):
+            raise StateError(
+                f"{where}: the state is a {type(state).__name__}, expected a LayerState. Pass "
+                "what init or the last call of this layer returned."
+            )
+        if (state.queue is None) != (self.q_memory is None):
+            raise StateError(
+                f"{where}: the state has {'no' if state.queue is None else 'a'} Q memory, but "
+                f"this layer has {'none' if self.q_memory is None else 'one'}. Make the state "
+                "with this layer's init."
+            )
 
     def _warn_of_refusals(self, chunk: Chunk) -> None:
         size, length = self.kv_memory.size, chunk.key.shape[1]

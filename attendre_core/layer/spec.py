@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core import checks
 from attendre_core.backend import Array, Backend, Namespace, resolve
-from attendre_core.errors import ConfigError, StateError
+from attendre_core.errors import ConfigError
 from attendre_core.layer.records import Chunk, LayerState
 from attendre_core.memory.batch import reorder_rows
 from attendre_core.memory.inside import check_sizes
@@ -119,19 +119,6 @@ class LayerSpec:
     def reorder(self, state: LayerState, index: Array) -> LayerState:
         """Take row ``index[i]`` as row i, for beam search."""
         return reorder_rows("AttendreLayer.reorder", state, index)
-
-    def _check_state(self, where: str, state: LayerState) -> None:
-        if not isinstance(state, LayerState):
-            raise StateError(
-                f"{where}: the state is a {type(state).__name__}, expected a LayerState. Pass "
-                "what init or the last call of this layer returned."
-            )
-        if (state.queue is None) != (self.q_memory is None):
-            raise StateError(
-                f"{where}: the state has {'no' if state.queue is None else 'a'} Q memory, but "
-                f"this layer has {'none' if self.q_memory is None else 'one'}. Make the state "
-                "with this layer's init."
-            )
 
 
 def _check_layer(layer: LayerSpec) -> None:

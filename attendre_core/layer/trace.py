@@ -13,7 +13,7 @@ import numpy as np
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.memory.state import stored_of
+from attendre_core.policies.base import Stored
 from attendre_core.tree import tree_map
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def trace_step(
     """Describe one insertion."""
     xp = backend_of(after.key).xp
     policy = memory.policy
-    chronological = policy.priority(stored_of(after)) is None
+    chronological = policy.priority(Stored(*after[:10])) is None
     since = before.clock if memory.present == "compete" else before.chunk_start
     since = xp.reshape(since, since.shape + (1,) * (evicted.valid.ndim - 1))
     # What stayed and could have gone: not pinned, not a sink, not recent, and in visible mode

@@ -20,27 +20,28 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attendre_core import ops
-from attendre_core.backend import Array, namespace_of
-from attendre_core.errors import ConfigError
-from attendre_core.memory.arrivals import RECORDS, Arrivals, nothing
-from attendre_core.memory.state import EvictedEntries, KeyValueState, stored_of
+from attendre_core import checks, ops
+from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.errors import ShapeError
+from attendre_core.memory.arrivals import RECORDS, Arrivals, taken
+from attendre_core.memory.state import EvictedEntries, KeyValueState
 from attendre_core.policies.base import Policy, Stored
-from attendre_core.policies.ties import RandomTies, tie_order
+from attendre_core.policies.ties import RandomTies
 from attendre_core.tree import tree_leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
-    from attendre_core.memory.key_value import KeyValueMemory
+    from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
     "Exchange",
     "Rank",
+    "arriving",
     "carry_out",
-    "clear_room",
     "compete",
     "hand_back",
-    "make_room",
     "rank",
+    "ranked",
+    "scored",
 ]
 
 
@@ -73,6 +74,51 @@ class Exchange(NamedTuple):
     refused: Arrivals | None = None
 
 
+def arriving(
+    where: str, memory: KeyValueSpec, state: KeyValueState, key: Array, value: Array, *given: Any
+) -> Arrivals:
+    """Check a chunk (key, value, position, valid, aux, pinned, score) and lay it out."""
+    xp = namespace_of(state.key)
+    found = checks.entries(where, memory, state, key, value, *given)
+    position, valid, enter, score, pins, arrival = found
+    padding = xp.zeros_like(arrival) - 1 - numbers(key.shape[1], key)
+    aux = given[2]
+
+    def record(x: Array) -> Array:
+        """Give a (batch, seq, ...) array an axis of heads."""
+        return xp.broadcast_to(x[:, None, ...], (x.shape[0], key.shape[2], *x.shape[1:]))
+
+    count, clock = ops.count_true(enter, axis=1), state.clock + ops.count_true(valid, axis=1)
+    arrival = xp.where(valid, arrival, padding)
+    entries: tuple[Any, ...] = (position, valid, score, arrival, pins, xp.zeros_like(valid), enter)
+    if memory.per_head:
+        entries, aux = tuple(record(x) for x in entries), tree_map(record, aux)
+    key, value = xp.permute_dims(key, (0, 2, 1, 3)), xp.permute_dims(value, (0, 2, 1, 3))
+    return Arrivals(*(key, value, *entries, aux, count, clock, given[4] is not None))
+
+
+def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
+    """Give new entries the policy's initial score, unless the caller gave them one."""
+    if new.scored:
+        return new
+    xp = namespace_of(stored.score)
+    start = policy.enter(stored, new._replace(valid=new.enter))
+    per_row, per_entry = tuple(stored.score.shape[:-1]), tuple(new.score.shape)
+    given = tuple(start.shape)
+    if given == per_row:
+        start = xp.broadcast_to(start[..., None], per_entry)
+    elif given != per_entry:
+        raise ShapeError(
+            f"{type(policy).__name__}.enter: returned shape {given}, expected {per_row}, one "
+            f"score for each row, or {per_entry}, one for each new entry."
+        )
+    start = xp.astype(start, stored.score.dtype)
+    if given == per_entry:
+        finite = checks.finite_scores(f"{type(policy).__name__}.enter", start, new.enter)
+        start = xp.where(finite, start, xp.zeros_like(start))
+    return new._replace(score=start)
+
+
 def rank(
     policy: Policy,
     entries: Stored,
@@ -97,7 +143,8 @@ def rank(
         primary, order = xp.zeros_like(entries.score), arrival
     else:
         # Below both tiers of protection; a priority that is NaN ranks last.
-        primary, order = ops.bounded(priority, 0.5 * bound), tie_order(ties, arrival)
+        primary = ops.bounded(priority, 0.5 * bound)
+        order = ties.order(arrival) if isinstance(ties, RandomTies) else arrival
     by_arrival = ~entries.valid | entries.pinned
     if protect_recent:
         first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
@@ -112,74 +159,34 @@ def rank(
     return Rank(primary, order if order is arrival else xp.where(by_arrival, arrival, order))
 
 
-def _ranked(memory: KeyValueMemory, entries: Stored, clock: Array) -> Rank:
+def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
+    """Rank the entries of a key-value memory."""
+    sinks = max(memory.sinks, memory.policy.sinks)
     return rank(
         memory.policy, entries, clock,
-        sinks=memory.all_sinks, protect_recent=memory.protect_recent, ties=memory.ties,
+        sinks=sinks, protect_recent=memory.protect_recent, ties=memory.ties,
     )  # fmt: skip
 
 
 def compete(
-    memory: KeyValueMemory, state: KeyValueState, new: Arrivals, params: Any = None
+    memory: KeyValueSpec, state: KeyValueState, new: Arrivals, params: Any = None
 ) -> Exchange:
     """Let new entries compete with the stored ones (the paper's order).
 
     Of a chunk that is longer than the memory only the best entries meet a slot.
     """
-    stored = stored_of(state, params)
-    new = new.scored_by(memory.policy, stored)
-    mine = _ranked(memory, stored, new.clock)
-    theirs = _ranked(memory, new.as_stored(), new.clock)
+    stored = Stored(*state[:10], state.policy_state, params)
+    new = scored(memory.policy, stored, new)
+    mine = ranked(memory, stored, new.clock)
+    theirs = ranked(memory, Stored(*new[:3], new.enter, *new[4:8], new.aux, new.clock), new.clock)
     slots, count = state.valid.shape[-1], new.valid.shape[-1]
     refused = None
     if count > slots:
         order = ops.lowest(*theirs, count)
         best, axis = order[..., count - slots :], order.ndim - 1
-        new, refused = new.taken(best), new.taken(order[..., : count - slots])
+        new, refused = taken(new, best), taken(new, order[..., : count - slots])
         theirs = Rank(*(ops.gather_slots(x, best, axis=axis) for x in theirs))
     return Exchange(new, *ops.admit(*mine, *theirs), state.clock, refused)
-
-
-def make_room(
-    memory: KeyValueMemory, state: KeyValueState, new: Arrivals, params: Any = None
-) -> Exchange:
-    """Cut the chunks before down to the size and let the new chunk in whole.
-
-    An entry that is not finite does not come in and is handed back. As many come back as there
-    is room, so the best of those that would have gone stays instead until the next insertion;
-    nothing is lost, and no more than size + chunk entries are held.
-    """
-    slots = state.key.shape[2]
-    room, count = slots - memory.size, new.valid.shape[-1]
-    if count > room:
-        raise ConfigError(
-            f"KeyValueMemory.insert: the chunk has {count} entries, but this state was made for "
-            f"chunks of at most {room}. Make it with init(..., chunk={count}), or insert the "
-            "chunk in parts."
-        )
-    new = new.padded(nothing(state, room - count))
-    xp = namespace_of(state.key)
-    stored = stored_of(state, params)
-    lowest = ops.lowest(*_ranked(memory, stored, state.clock), room)
-    # Entries that may not enter are paired with the highest of these slots.
-    broken = new.valid & ~new.enter
-    place = xp.where(broken, room - ops.running_count(broken), ops.running_count(~broken) - 1)
-    slot = xp.take_along_axis(lowest, xp.astype(place, lowest.dtype), axis=-1)
-    some = xp.reshape(new.count > 0, new.count.shape + (1,) * (slot.ndim - 1))
-    write = some & ~broken
-    (survives,) = ops.write_slots(
-        [state.valid], slot, [xp.zeros_like(write)], write, axis=slot.ndim - 1
-    )
-    new = new.scored_by(memory.policy, stored._replace(valid=survives))
-    return Exchange(new.cleared(slot, slots), slot, write, state.chunk_start)
-
-
-def clear_room(memory: KeyValueMemory, state: KeyValueState) -> Exchange:
-    """Make padding entries take the place of all entries beyond the size of the memory."""
-    slots = state.key.shape[2]
-    slot = ops.lowest(*_ranked(memory, stored_of(state), state.clock), slots - memory.size)
-    empty = nothing(state, slot.shape[-1]).cleared(slot, slots)
-    return Exchange(empty, slot, slot == slot, state.chunk_start)
 
 
 def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
@@ -228,9 +235,9 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )
     records = ops.write_slots(
-        (*(getattr(state, name) for name in RECORDS), *tree_leaves(state.aux)),
+        (*state[2:8], *tree_leaves(state.aux)),
         slot,
-        (*(getattr(new, name) for name in RECORDS), *tree_leaves(new.aux)),
+        (*new[2:8], *tree_leaves(new.aux)),
         write,
         axis=axis,
         donate=donate,

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError, ShapeError
-from attendre_core.memory.state import KeyValueState, RetrievedEntries, stored_of
-from attendre_core.policies.base import Policy
+from attendre_core.memory.state import KeyValueState, RetrievedEntries
+from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.view import Attention
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.tree import tree_map
 
-__all__ = ["Reading", "gather_top_k", "observe", "read"]
+__all__ = ["Reading", "gather_top_k", "observe", "places_of", "read"]
 
 
 class Reading(NamedTuple):
@@ -51,8 +51,8 @@ class Reading(NamedTuple):
     def _public(self, output: Array) -> Array:
         xp = namespace_of(output)
         output = ops.ungrouped(output)
-        output = xp.where(self.usable[:, :, None, None], output, xp.zeros_like(output))
-        output = xp.where(self.broken[:, :, None, None], float("nan"), output)
+        output = ops.fill(output, ~self.usable[:, :, None, None], 0.0)
+        output = ops.fill(output, self.broken[:, :, None, None], float("nan"))
         return xp.astype(output, self.dtype, copy=False)
 
 
@@ -101,11 +101,10 @@ def read(
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     scale = dim**-0.5 if scale is None else scale
     rows = xp.astype(ops.grouped(query, heads), exact, copy=False) * scale
-    rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
+    rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
     key = xp.astype(state.key, exact, copy=False)
-    places = Places(
-        position[:, None, None, :], _by_head(state.position), usable, _by_head(state.valid)
-    )
+    key_position, key_valid = _by_head(state.position), _by_head(state.valid)
+    places = places_of(position, usable, key_position, key_valid)
     if encoding is None:
         encoded = Encoded((Term(rows, key),), places)
     else:
@@ -114,15 +113,31 @@ def read(
     if encoded.near is not None:
         near = encoded.near if near is None else near & encoded.near
     pairs = ops.Pairs(
-        places.query, places.key, usable, places.key_valid, _by_head(state.arrival),
+        position[:, None, None, :], key_position, usable, key_valid, _by_head(state.arrival),
         encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
     )  # fmt: skip
     value = xp.astype(state.value, exact, copy=False)
     attention = Attention(
-        pairs, value, position, stored_of(state, policy_params), state.latest_query,
-        scale, top_k, passes,
+        pairs, value, position, Stored(*state[:10], state.policy_state, policy_params),
+        state.latest_query, scale, top_k, passes,
     )  # fmt: skip
     return Reading(attention, pairs, value, usable, valid & ~finite, query.dtype)
+
+
+def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:
+    """Count positions from the last real query of each row.
+
+    Parameters
+    ----------
+    position, valid
+        (batch, queries).
+    key_position, key_valid
+        (batch, 1 or kv_heads, slots).
+    """
+    xp = namespace_of(position)
+    last = xp.max(xp.where(valid, position, xp.zeros_like(position)), axis=1)
+    query = (position - last[:, None])[:, None, None, :]
+    return Places(query, key_position - last[:, None, None], valid, key_valid)
 
 
 def _by_head(record: Array) -> Array:
@@ -174,7 +189,7 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
         score=score,
         observed=state.observed | change,
         latest_query=view.latest,
-        policy_state=policy.remember(stored, view),
+        policy_state=None if state.policy_state is None else policy.remember(stored, view),
     )
 
 

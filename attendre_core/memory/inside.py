@@ -8,10 +8,11 @@ from typing import Any
 from attendre_core import checks
 from attendre_core.backend import Array, Backend, Namespace, backend_of, resolve
 from attendre_core.errors import ConfigError, DTypeError
-from attendre_core.memory.admission import carry_out, clear_room, hand_back
+from attendre_core.memory.admission import carry_out, hand_back
 from attendre_core.memory.arrivals import nothing
 from attendre_core.memory.batch import reorder_rows, reset_rows
 from attendre_core.memory.report import FROZEN_BELOW, MemoryReport, report_of, warn_if_frozen
+from attendre_core.memory.room import clear_room
 from attendre_core.memory.spec import KeyValueSpec
 from attendre_core.memory.state import (
     Entries,
@@ -19,8 +20,8 @@ from attendre_core.memory.state import (
     KeyValueState,
     empty_like,
     empty_state,
-    stored_of,
 )
+from attendre_core.policies.base import Stored
 
 __all__ = ["KeyValueStates", "check_sizes"]
 
@@ -81,7 +82,7 @@ class KeyValueStates(KeyValueSpec):
             batch, kv_heads = batch or like.shape[0], kv_heads or heads or like.shape[2]
             chunk, head_dim = chunk or like.shape[1], head_dim or like.shape[3]
         heads = kv_heads or heads
-        check_sizes(where, batch=batch, heads=heads, head_dim=head_dim)
+        batch, heads, head_dim = check_sizes(where, batch=batch, heads=heads, head_dim=head_dim)
         if chunk is not None:
             checks.whole_number(where, "chunk", chunk, least=1, hint="None is 128.")
         xp = resolve(xp).xp
@@ -95,11 +96,11 @@ class KeyValueStates(KeyValueSpec):
             xp, batch, heads, self.slots(chunk), head_dim, value_dim or head_dim, dtype, device,
             self.per_head, aux,
         )  # fmt: skip
-        return state._replace(policy_state=self.policy.init(stored_of(state)))
+        return state._replace(policy_state=self.policy.init(Stored(*state[:10])))
 
     def entries(self, state: KeyValueState) -> Entries:
         """Return the stored entries with axes (batch, slots, kv_heads, dim)."""
-        self._check_state("KeyValueMemory.entries", state)
+        checks.key_value_state("KeyValueMemory.entries", self, state)
         xp = backend_of(state.key).xp
         return Entries(
             xp.permute_dims(state.key, (0, 2, 1, 3)),
@@ -120,9 +121,9 @@ class KeyValueStates(KeyValueSpec):
         rows
             Boolean, (batch,): True = empty this row.
         """
-        self._check_state("KeyValueMemory.reset", state)
+        checks.key_value_state("KeyValueMemory.reset", self, state)
         empty = empty_like(state)
-        empty = empty._replace(policy_state=self.policy.init(stored_of(empty)))
+        empty = empty._replace(policy_state=self.policy.init(Stored(*empty[:10])))
         return reset_rows("KeyValueMemory.reset", state, empty, rows)
 
     def reorder(self, state: KeyValueState, index: Array) -> KeyValueState:
@@ -133,7 +134,7 @@ class KeyValueStates(KeyValueSpec):
         index
             Integer, (new batch,): row i of the result is row ``index[i]``.
         """
-        self._check_state("KeyValueMemory.reorder", state)
+        checks.key_value_state("KeyValueMemory.reorder", self, state)
         return reorder_rows("KeyValueMemory.reorder", state, index)
 
     def admitted_share(self, state: KeyValueState) -> Array:
@@ -142,7 +143,7 @@ class KeyValueStates(KeyValueSpec):
         Of all entries evicted so far, those that had been admitted before; 1 while nothing was
         evicted. Near 0 the memory is frozen into the beginning of the input.
         """
-        self._check_state("KeyValueMemory.admitted_share", state)
+        checks.key_value_state("KeyValueMemory.admitted_share", self, state)
         xp = backend_of(state.key).xp
         evicted = xp.astype(state.evictions, xp.float32)
         refused = xp.astype(state.refusals, xp.float32)
@@ -166,7 +167,7 @@ class KeyValueStates(KeyValueSpec):
 
         Only ``present="visible"`` holds more than that; for others nothing happens.
         """
-        self._check_state("KeyValueMemory.settle", state)
+        checks.key_value_state("KeyValueMemory.settle", self, state)
         if state.key.shape[2] == self.size:
             xp, none = backend_of(state.key).xp, nothing(state, 0)
             key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (none.key, none.value))
@@ -176,26 +177,15 @@ class KeyValueStates(KeyValueSpec):
         exchange = clear_room(self, state)
         return carry_out(state, exchange, donate=False), hand_back(state, exchange)
 
-    def _check_state(self, where: str, state: KeyValueState) -> None:
-        least = self.size
-        slots = state.key.shape[2] if isinstance(state, KeyValueState) else least
-        fits = slots >= least if self.present == "visible" else slots == least
-        heads = (None,) if self.per_head else ()
-        record = (None, *heads, slots if fits else least)
-        checks.belongs(
-            where,
-            state,
-            KeyValueState,
-            {"key": (None, None, record[-1], None), "position": record, "score": record},
-            self,
-        )
 
-
-def check_sizes(where: str, **sizes: int | None) -> None:
-    """Refuse lengths of axes that were left out or are not at least 1."""
+def check_sizes(where: str, **sizes: int | None) -> tuple[int, ...]:
+    """Return lengths of axes; refuse those that were left out or are not at least 1."""
+    found = []
     for name, value in sizes.items():
         if value is None:
             raise ConfigError(
                 f"{where}: {name} was left out. Give {', '.join(sizes)}, or an array with like=."
             )
         checks.whole_number(where, name, value, least=1, hint="It is the length of an axis.")
+        found.append(value)
+    return tuple(found)

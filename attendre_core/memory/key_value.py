@@ -9,10 +9,11 @@ from typing import Any
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.memory.admission import Exchange, carry_out, compete, hand_back, make_room
-from attendre_core.memory.arrivals import Arrivals, arrivals
+from attendre_core.memory.admission import Exchange, arriving, carry_out, compete, hand_back
+from attendre_core.memory.arrivals import Arrivals
 from attendre_core.memory.attend import Reading, gather_top_k, observe, read
 from attendre_core.memory.inside import KeyValueStates
+from attendre_core.memory.room import make_room
 from attendre_core.memory.state import EvictedEntries, KeyValueState, RetrievedEntries
 from attendre_core.positions.base import Encoding
 
@@ -251,8 +252,8 @@ class KeyValueMemory(KeyValueStates):
         """Check key, value, position, valid, aux, pinned and score of a chunk."""
         where = "KeyValueMemory.insert"
         checks.same_library(where, tuple(state), *given)
-        self._check_state(where, state)
-        return arrivals(where, self, state, *given)
+        checks.key_value_state(where, self, state)
+        return arriving(where, self, state, *given)
 
     def _read(
         self,
@@ -269,7 +270,7 @@ class KeyValueMemory(KeyValueStates):
         document: Array | None,
     ) -> Reading:
         checks.same_library(where, tuple(state), query, position, valid, document)
-        self._check_state(where, state)
+        checks.key_value_state(where, self, state)
         slots = state.key.shape[2]
         if top_k is not None:
             checks.whole_number(where, "top_k", top_k, least=1, hint="None attends to all.")

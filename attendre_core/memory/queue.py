@@ -211,13 +211,10 @@ class DataOnlyMemory:
         stored = (state.position, state.valid, state.score, state.arrival, *tree_leaves(state.data))
         new = (position, valid, score, arrival, *tree_leaves(data))
         records = [xp.concat(pair, axis=1) for pair in zip(stored[:4], new[:4], strict=True)]
-        primary, order = self._rank(*records, clock)
+        primary, order = self._rank(tuple(records), clock)
         kept, gone = ops.push_slots(stored, new, primary, order)
-        data = tree_of(state.data, kept[4:])
-        return (
-            DataOnlyState(data, *kept[:4], clock),
-            EvictedData(tree_of(state.data, gone[4:]), *gone[:2]),
-        )
+        state = DataOnlyState(*(tree_of(state.data, kept[4:]), *kept[:4], clock))
+        return state, EvictedData(*(tree_of(state.data, gone[4:]), *gone[:2]))
 
     def get_all(self, state: DataOnlyState) -> Data:
         """Return everything that is held, oldest first, empty entries before all others."""
@@ -237,14 +234,13 @@ class DataOnlyMemory:
         self._check_state("DataOnlyMemory.reorder", state)
         return reorder_rows("DataOnlyMemory.reorder", state, index)
 
-    def _rank(
-        self, position: Array, valid: Array, score: Array, arrival: Array, clock: Array
-    ) -> tuple[Array | None, Array]:
+    def _rank(self, records: tuple[Array, ...], clock: Array) -> tuple[Array | None, Array]:
         """Return what entries are ranked by: first in, first out by arrival alone."""
-        never = namespace_of(valid).zeros_like(valid)
-        entries = Stored(score, position, valid, arrival, never, never)
-        if self.policy.sinks == 0 and self.policy.priority(entries) is None:
+        position, valid, score, arrival = records
+        if self.policy.sinks == 0 and type(self.policy).priority is Policy.by_arrival:
             return None, arrival
+        never = namespace_of(valid).zeros_like(valid)
+        entries = Stored(None, None, position, valid, score, arrival, never, never, clock=clock)
         return rank(
             self.policy,
             entries,

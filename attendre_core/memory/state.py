@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 from attendre_core import checks
 from attendre_core.backend import Array, Namespace, backend_of, numbers
-from attendre_core.policies.base import Stored
 from attendre_core.policies.view import NO_QUERY
 from attendre_core.tree import tree_map
 
@@ -18,8 +17,8 @@ __all__ = [
     "empty_like",
     "empty_state",
     "grown",
-    "stored_of",
 ]
+
 
 class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
@@ -189,11 +188,3 @@ def grown(state: KeyValueState, count: int) -> KeyValueState:
             for name in ("position", "valid", "score", "arrival", "pinned", "observed")
         },
     )
-
-
-def stored_of(state: KeyValueState, params: Any = None) -> Stored:
-    """Return what a policy sees of a state."""
-    return Stored(
-        state.score, state.position, state.valid, state.arrival, state.pinned, state.observed,
-        state.key, state.value, state.aux, state.clock, state.policy_state, params,
-    )  # fmt: skip

@@ -50,7 +50,7 @@ def attend_top_k(
     passes: int | None = None,
     *,
     threads: int = 1,
-) -> tuple[Array, Array, Array]:
+) -> Any:
     """Attend to the top K; decline other types than float32 and logits that are not finite."""
     slots = logits.shape[-1]
     if not machine_code_allowed():
@@ -102,9 +102,7 @@ def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Arr
     return start.reshape(score.shape[:-1])
 
 
-def admit(
-    primary: Array, order: Array, new_primary: Array, new_order: Array
-) -> tuple[Array, Array]:
+def admit(primary: Array, order: Array, new_primary: Array, new_order: Array) -> Any:
     """Pair new entries with slots; decline other types than float32."""
     if not machine_code_allowed() or primary.dtype != np.float32 or not new_order.shape[-1]:
         return NotImplemented

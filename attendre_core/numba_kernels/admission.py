@@ -63,9 +63,7 @@ def _bound(keys: Array, count: int) -> Number:
 
 
 @compiled()
-def start_rows(
-    score: Array, sigmas: Number, ranges: tuple[Number, Number], start: Array
-) -> bool:
+def start_rows(score: Array, sigmas: Number, ranges: tuple[Number, Number], start: Array) -> bool:
     """Write the initial score of each row to ``start``; False if a score is too large.
 
     Parameters

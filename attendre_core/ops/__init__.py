@@ -8,11 +8,9 @@ from attendre_core.ops.admission import admit, mean_less_deviations
 from attendre_core.ops.attention import (
     attend_top_k,
     attention,
-    grouped,
     logits_of,
     masked_softmax,
     mix,
-    ungrouped,
 )
 from attendre_core.ops.counting import count_true, finite_entries, running_count
 from attendre_core.ops.layers import erf, linear, rms_norm, rotate_halves, silu
@@ -22,14 +20,16 @@ from attendre_core.ops.pairs import (
     Term,
     allowed_pairs,
     attend,
+    grouped,
     logits,
     sum_logits,
+    ungrouped,
     visible_pairs,
 )
 from attendre_core.ops.selection import (
     among_top_k,
-    approximate_top_k,
     approximate_threshold,
+    approximate_top_k,
     bounded,
     kth_largest,
     lowest,
@@ -37,7 +37,7 @@ from attendre_core.ops.selection import (
     top_k,
     top_k_threshold,
 )
-from attendre_core.ops.slots import gather_slots, push_slots, write_slots
+from attendre_core.ops.slots import fill, gather_slots, push_slots, write_slots
 
 __all__ = [
     "Pairs",
@@ -45,14 +45,15 @@ __all__ = [
     "admit",
     "allowed_pairs",
     "among_top_k",
+    "approximate_threshold",
     "approximate_top_k",
     "attend",
     "attend_top_k",
     "attention",
-    "approximate_threshold",
     "bounded",
     "count_true",
     "erf",
+    "fill",
     "finite_entries",
     "gather_slots",
     "grouped",

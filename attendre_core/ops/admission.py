@@ -40,8 +40,8 @@ def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Arr
     --------
     >>> import numpy as np
     >>> score, yes = np.asarray([[1.0, 3.0, 9.0]]), np.asarray([[True, True, False]])
-    >>> mean_less_deviations(score, yes, 1.0).tolist(), mean_less_deviations(score, yes, 0.0).tolist()
-    ([1.0], [2.0])
+    >>> [mean_less_deviations(score, yes, c).tolist() for c in (1.0, 0.0)]
+    [[1.0], [2.0]]
     """
     xp = namespace_of(score, counted)
     number = count_true(counted, axis=-1, keepdims=True)

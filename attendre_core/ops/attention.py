@@ -8,40 +8,12 @@ from attendre_core.ops.selection import among_top_k, approximate_threshold, top_
 __all__ = [
     "attend_top_k",
     "attention",
-    "grouped",
     "logits_of",
     "masked_softmax",
     "mix",
-    "ungrouped",
 ]
 
 _LAST = 2**31 - 1
-
-
-def grouped(query: Array, kv_heads: int) -> Array:
-    """Sort query heads under their K/V heads.
-
-    Parameters
-    ----------
-    query
-        (batch, queries, heads, head_dim); query head h belongs to K/V head h // (heads / G).
-
-    Returns
-    -------
-    array
-        (batch, kv_heads, group, queries, head_dim).
-    """
-    xp = namespace_of(query)
-    batch, count, heads, dim = query.shape
-    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))
-    return xp.permute_dims(rows, (0, 2, 3, 1, 4))
-
-
-def ungrouped(output: Array) -> Array:
-    """Bring (batch, kv_heads, group, queries, dim) back to (batch, queries, heads, dim)."""
-    xp = namespace_of(output)
-    batch, heads, group, count, dim = output.shape
-    return xp.reshape(xp.permute_dims(output, (0, 3, 1, 2, 4)), (batch, count, heads * group, dim))
 
 
 def logits_of(query: Array, key: Array) -> Array:

@@ -11,9 +11,45 @@ from typing import Any, NamedTuple
 from attendre_core.backend import Array, namespace_of, op
 from attendre_core.ops.attention import logits_of, masked_softmax, mix
 
-__all__ = ["Pairs", "Term", "allowed_pairs", "attend", "logits", "sum_logits", "visible_pairs"]
+__all__ = [
+    "Pairs",
+    "Term",
+    "allowed_pairs",
+    "attend",
+    "grouped",
+    "logits",
+    "sum_logits",
+    "ungrouped",
+    "visible_pairs",
+]
 
 Rotate = Callable[[Array, Array], Array]
+
+
+def grouped(query: Array, kv_heads: int) -> Array:
+    """Sort query heads under their K/V heads.
+
+    Parameters
+    ----------
+    query
+        (batch, queries, heads, head_dim); query head h belongs to K/V head h // (heads / G).
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, queries, head_dim).
+    """
+    xp = namespace_of(query)
+    batch, count, heads, dim = query.shape
+    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))
+    return xp.permute_dims(rows, (0, 2, 3, 1, 4))
+
+
+def ungrouped(output: Array) -> Array:
+    """Bring (batch, kv_heads, group, queries, dim) back to (batch, queries, heads, dim)."""
+    xp = namespace_of(output)
+    batch, heads, group, count, dim = output.shape
+    return xp.reshape(xp.permute_dims(output, (0, 3, 1, 2, 4)), (batch, count, heads * group, dim))
 
 
 class Term:
@@ -162,6 +198,8 @@ def logits(pairs: Pairs) -> Array:
         xp = namespace_of(result)
         distance = pairs.query_place[..., None] - pairs.key_place[:, :, None, None, :]
         for term in others:
+            if pairs.causal and term.high is not None and term.high <= 0:
+                continue  # only pairs that may not attend
             mine = distance == distance if term.low is None else distance >= term.low
             if term.high is not None:
                 mine = mine & (distance < term.high)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.initial_score import InitialScore
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -25,20 +24,20 @@ class Stored(NamedTuple):
 
     Attributes
     ----------
-    score
-        Floating, (batch, slots). Higher = keep.
+    key, value
+        (batch, kv_heads, slots, dim), without positions; None in a `DataOnlyMemory`.
     position
         int32, (batch, slots): position in the input.
     valid
         Boolean, (batch, slots): False = an empty slot.
+    score
+        Floating, (batch, slots). Higher = keep.
     arrival
         int32, (batch, slots): how many entries of this row came before it.
     pinned
         Boolean, (batch, slots): never evicted.
     observed
         Boolean, (batch, slots): some query has seen it already.
-    key, value
-        (batch, kv_heads, slots, dim), without positions; None in a `DataOnlyMemory`.
     aux
         Metadata, nested arrays (batch, slots, ...), or None.
     clock
@@ -49,14 +48,14 @@ class Stored(NamedTuple):
         The arrays passed as ``policy_params``, or None.
     """
 
-    score: Array
+    key: Array | None
+    value: Array | None
     position: Array
     valid: Array
+    score: Array
     arrival: Array
     pinned: Array
     observed: Array
-    key: Array | None = None
-    value: Array | None = None
     aux: Any = None
     clock: Array | None = None
     policy_state: Any = None
@@ -134,10 +133,8 @@ class Policy:
     LastWeight()
     """
 
-    @property
-    def sinks(self) -> int:
-        """How many of the first entries of a row are never evicted."""
-        return 0
+    # How many of the first entries of a row are never evicted; no field of the dataclass.
+    sinks = 0
 
     def init(self, stored: Stored) -> Any:
         """Return a small state of the policy's own, nested arrays (batch, ...), or None."""
@@ -155,6 +152,8 @@ class Policy:
         new
             The entries that arrive.
         """
+        from attendre_core.policies.initial_score import InitialScore
+
         return InitialScore().score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array | None:
@@ -176,3 +175,7 @@ class Policy:
     def priority(self, stored: Stored) -> Array | None:
         """Return what is compared when entries compete; None compares arrival alone."""
         return stored.score
+
+    def by_arrival(self, stored: Stored) -> None:
+        """Compare arrival alone: a `priority` for policies without scores."""
+        return None

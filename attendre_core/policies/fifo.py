@@ -26,6 +26,4 @@ class FIFO(Policy):
         """Return 0: no score is needed."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
-    def priority(self, stored: Stored) -> None:
-        """Compare arrival alone."""
-        return None
+    priority = Policy.by_arrival

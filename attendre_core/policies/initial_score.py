@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ConfigError
 from attendre_core.ops.admission import mean_less_deviations
 from attendre_core.ops.counting import count_true
+from attendre_core.policies.base import New, Policy, Stored
 
-if TYPE_CHECKING:
-    from attendre_core.policies.base import New, Stored
+__all__ = ["AnyInitial", "ConstantScore", "InitialScore", "QuantileScore", "QuotaScore", "Scored"]
 
-__all__ = ["AnyInitial", "ConstantScore", "InitialScore", "QuantileScore", "QuotaScore"]
 
 @dataclass(frozen=True)
 class InitialScore:
@@ -121,6 +119,20 @@ class QuotaScore:
 
 #: Any rule for the score of new entries.
 AnyInitial = InitialScore | ConstantScore | QuantileScore | QuotaScore
+
+
+class Scored(Policy):
+    """Base of policies whose new entries enter with an ``initial`` score, a field of theirs."""
+
+    initial: AnyInitial
+
+    def enter(self, stored: Stored, new: New) -> Array:
+        """Return the initial score."""
+        return self.initial.score(stored, new)
+
+    def priority(self, stored: Stored) -> Array | None:
+        """Compare scores."""
+        return stored.score
 
 
 def _number(stored: Stored) -> Array:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
-from attendre_core.policies.base import New, Policy, Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.base import Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
 from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ __all__ = ["LFA"]
 
 
 @dataclass(frozen=True)
-class LFA(Policy):
+class LFA(Scored):
     """Least frequently attended: attention summed over all steps, with exponential decay.
 
     In each step A <- A * exp(decay * (i'max - imax)) + sum of s * exp(decay * (i - imax)), where
@@ -71,10 +71,6 @@ class LFA(Policy):
         if self.start not in ("sum", "replace"):
             raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
         check_score("LFA", self.score)
-
-    def enter(self, stored: Stored, new: New) -> Array:
-        """Return the initial score."""
-        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Decay the sums so far and add the decayed attention of this step's queries."""

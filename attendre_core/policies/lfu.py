@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.ops.counting import count_true
-from attendre_core.policies.base import New, Policy, Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.base import Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -17,7 +17,7 @@ __all__ = ["LFU"]
 
 
 @dataclass(frozen=True)
-class LFU(Policy):
+class LFU(Scored):
     """Least frequently used: the score counts the queries that retrieved the entry so far.
 
     A query counts once, however many of its heads have the entry in their top K.
@@ -39,10 +39,6 @@ class LFU(Policy):
     """
 
     initial: AnyInitial = InitialScore()
-
-    def enter(self, stored: Stored, new: New) -> Array:
-        """Return the initial score."""
-        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Add the number of queries of this step that used each entry."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.policies.base import New, Policy, Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.base import Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
 from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ __all__ = ["LRA"]
 
 
 @dataclass(frozen=True)
-class LRA(Policy):
+class LRA(Scored):
     """Least recently attended: the score is the attention of the latest chunk's queries.
 
     Parameters
@@ -62,10 +62,6 @@ class LRA(Policy):
         if self.heads not in (None, "sum", "max", "mean"):
             raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
         check_score("LRA", self.score)
-
-    def enter(self, stored: Stored, new: New) -> Array:
-        """Return the initial score."""
-        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
-from attendre_core.policies.base import New, Policy, Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore
+from attendre_core.policies.base import Stored
+from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -16,7 +16,7 @@ __all__ = ["LRU"]
 
 
 @dataclass(frozen=True)
-class LRU(Policy):
+class LRU(Scored):
     """Least recently used: the score is the position of the last query that retrieved it.
 
     An entry is used by a query when it is in that query's top K on any head; with no top K,
@@ -42,10 +42,6 @@ class LRU(Policy):
     """
 
     initial: AnyInitial = InitialScore()
-
-    def enter(self, stored: Stored, new: New) -> Array:
-        """Return the initial score."""
-        return self.initial.score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the position of the last query that used each entry, or the score it has."""

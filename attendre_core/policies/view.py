@@ -120,7 +120,9 @@ class Attention:
                 self._used = self.allowed
             else:
                 self.attended()
-                self._used = ops.among_top_k(self.logits, *self._bound, self.order) & self.allowed
+                threshold, oldest = self._bound
+                chosen = ops.among_top_k(self.logits, threshold, oldest, self.order)
+                self._used = chosen & self.allowed
         return self._used
 
     def used_by_query(self) -> Array:
@@ -216,7 +218,9 @@ class Attention:
             if array is None or array.shape[axis] == 1:
                 return array
             rest = (1,) * (array.ndim - axis - 1)
-            here = xp.reshape(is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest))
+            here = xp.reshape(
+                is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest)
+            )
             if xp.isdtype(array.dtype, "bool"):
                 return xp.any(array & here, axis=axis, keepdims=True)
             kept = xp.where(here, array, xp.zeros_like(array))

@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
-from attendre_core.positions.base import Encoded, Encoding, Places, Term, centred
+from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.positions.rope import RoPE
 
 __all__ = ["LMInfinite"]
@@ -51,7 +51,6 @@ class LMInfinite(Encoding):
         rope = RoPE(base=self.base) if self.rope is None else self.rope
         if rope.temperature != 1.0:
             query = query * rope.temperature**2
-        places = centred(places)
         limit = namespace_of(places.key).full_like(places.key[:, :, :1], self.n_local)
         near = Term(query, key, rope.rotate, places.query, places.key)
         # The key is rotated, not the query: far keys are often few.

@@ -8,7 +8,7 @@ from typing import Any
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.layers import rotate_halves
-from attendre_core.positions.base import Encoded, Encoding, Places, Term, centred
+from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.positions.scaling import Scaling
 
 __all__ = ["RoPE"]
@@ -32,9 +32,8 @@ class RoPE(Encoding):
 
     Notes
     -----
-    Law: the logit depends on the difference of the positions alone. Positions are counted from
-    the last query, so that a pair is as exact after millions of positions as at the start,
-    unless the two are millions apart.
+    Law: the logit depends on the difference of the positions alone. A pair is as exact after
+    millions of positions as at the start, unless the two are millions apart.
 
     Examples
     --------
@@ -112,5 +111,4 @@ class RoPE(Encoding):
         """Rotate queries and keys by their positions."""
         if self.temperature != 1.0:
             query = query * self.temperature**2
-        places = centred(places)
         return Encoded((Term(query, key, self.rotate, places.query, places.key),), places)

@@ -18,13 +18,14 @@ import jax.numpy as jnp
 
 from attendre_core import checks
 from attendre_core.backend import Array
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.making import head_sizes, layer_of, table_shape
-from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
-from attendre_core.presets import MemoryConfig
+from attendre_core.presets import MemoryConfig, preset
 from attendre_jax.scanning import chunked_attention
 
 __all__ = ["AttendreAttention"]
@@ -77,7 +78,7 @@ class AttendreAttention:
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
-        memory: KeyValueMemory | MemoryConfig | int = 1024,
+        memory: KeyValueMemory | MemoryConfig | str | int = 1024,
         policy: Policy | None = None,
         q_memory: DataOnlyMemory | int | None = None,
         top_k: int | None = None,
@@ -104,6 +105,7 @@ class AttendreAttention:
             Of parameters and states; scores are float32 in any case (float64 with float64).
         """
         kv_heads, head_dim = head_sizes(dim, heads, kv_heads, head_dim)
+        memory = preset(memory) if isinstance(memory, str) else memory
         layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         shapes = [(dim, heads), (dim, kv_heads), (dim, kv_heads)]
         rngs = jax.random.split(rng, 4)
@@ -123,12 +125,19 @@ class AttendreAttention:
         """N: how many positions late the output comes."""
         return self.layer.delay
 
-    def init_state(self, batch: int, *, chunk: int = 0, dtype: Any = None) -> LayerState:
+    def init_state(self, batch: int, *, chunk: int | None = None, dtype: Any = None) -> LayerState:
         """Make an empty state; ``chunk`` as in `AttendreLayer.init`."""
         dim, heads, head_dim = self.query.shape
         kind = self.key.dtype if dtype is None else dtype
         return self.layer.init(
-            batch, heads, self.key.shape[1], head_dim, dim, "jax", kind, chunk=chunk
+            batch=batch,
+            heads=heads,
+            kv_heads=self.key.shape[1],
+            head_dim=head_dim,
+            carry_dim=dim,
+            xp="jax",
+            dtype=kind,
+            chunk=chunk,
         )
 
     def __call__(

@@ -15,7 +15,7 @@ import numpy as np
 from attendre_core import numba_kernels
 from attendre_core.backend import Array, machine_code_allowed
 from attendre_core.errors import ConfigError
-from attendre_core.ops import attention
+from attendre_core.ops.attention import attend_top_k as op
 
 __all__ = ["attend_top_k", "machine_code"]
 
@@ -46,7 +46,7 @@ def machine_code() -> Iterator[None]:
 
 def attend_top_k(
     logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None = None
-) -> tuple[Array, Array, Array]:
+) -> Any:
     """Attend to the top K, inside `machine_code`; decline open shapes and other types."""
     if not (_WANTED.get() and machine_code_allowed()):
         return NotImplemented
@@ -58,7 +58,7 @@ def attend_top_k(
 
 
 def _plain(*given: Any) -> tuple[Array, Array, Array]:
-    found: tuple[Array, Array, Array] = attention.attend_top_k.plain(*given)  # type: ignore[attr-defined]
+    found: tuple[Array, Array, Array] = op.plain(*given)  # type: ignore[attr-defined]
     return found
 
 

@@ -17,7 +17,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 from attendre_core.backend import Array
-from attendre_core.layer.attendre import LayerOutput, LayerState
+from attendre_core.layer.records import LayerOutput, LayerState
 from attendre_jax import attention
 
 __all__ = ["AttendreAttention", "Streaming"]
@@ -67,7 +67,7 @@ class AttendreAttention(nnx.Module):  # type: ignore[misc]
         """N: how many positions late the output comes."""
         return self.layer.delay
 
-    def init_state(self, batch: int, *, chunk: int = 0, dtype: Any = None) -> LayerState:
+    def init_state(self, batch: int, *, chunk: int | None = None, dtype: Any = None) -> LayerState:
         """Make an empty state; ``chunk`` as in `AttendreLayer.init`."""
         return self.pytree.init_state(batch, chunk=chunk, dtype=dtype)
 
@@ -109,7 +109,12 @@ class Streaming(nnx.Module):  # type: ignore[misc]
     """
 
     def __init__(
-        self, attention: AttendreAttention, batch: int, *, chunk: int = 0, dtype: Any = None
+        self,
+        attention: AttendreAttention,
+        batch: int,
+        *,
+        chunk: int | None = None,
+        dtype: Any = None,
     ) -> None:
         self.attention = attention
         leaves, shape = jax.tree.flatten(attention.init_state(batch, chunk=chunk, dtype=dtype))

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerState
+from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.chunks import in_order, join
+from attendre_core.layer.records import Chunk, LayerState
 from attendre_jax.chunks import joined_chunks, split_chunks
 
 __all__ = ["chunked_attention", "compiled_step", "scan_chunks"]
@@ -170,8 +171,8 @@ def chunked_attention(
     place = jnp.broadcast_to(jnp.arange(time, dtype=jnp.int32), (batch, time))
     whole = Chunk(query, key, value, position, valid, None, document, (place,))
     state = layer.init(
-        batch, query.shape[2], key.shape[2], query.shape[3], None, "jax", query.dtype,
-        value_dim=value.shape[3], documents=document is not None, metadata=(place,), chunk=chunk,
+        batch=batch, heads=query.shape[2], kv_heads=key.shape[2], head_dim=query.shape[3],
+        xp="jax", dtype=query.dtype, value_dim=value.shape[3], documents=document is not None, metadata=(place,), chunk=chunk,
     )  # fmt: skip
     state, out = scan_chunks(
         layer, state, split_chunks(whole, chunk),

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from attendre_core import checks
-from attendre_core.layer.attendre import Chunk, LayerOutput, LayerState
 from attendre_core.layer.making import head_sizes, layer_of, table_shape
-from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.memory.key_value import KeyValueMemory
+from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
-from attendre_core.presets import MemoryConfig
+from attendre_core.presets import MemoryConfig, preset
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.chunks import read_in_chunks
 from attendre_torch.states import detach, make_known
@@ -70,7 +70,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     heads, kv_heads, head_dim
         Query heads, K/V heads (as many by default), width of a head (dim / heads by default).
     memory
-        A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which brings policy,
+        A `KeyValueMemory`, its size M, a name such as ``"attendre-causal:1024"``, or a
+        `MemoryConfig` from `preset`; the last two bring policy,
         Q memory and top K, too.
     policy
         Who goes when the memory is full, where ``memory`` is a size.
@@ -105,7 +106,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
-        memory: KeyValueMemory | MemoryConfig | int = 1024,
+        memory: KeyValueMemory | MemoryConfig | str | int = 1024,
         policy: Policy | None = None,
         q_memory: DataOnlyMemory | int | None = None,
         top_k: int | None = None,
@@ -120,6 +121,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.dim, self.heads = dim, heads
         self.kv_heads, self.head_dim = head_sizes(dim, heads, kv_heads, head_dim)
+        memory = preset(memory) if isinstance(memory, str) else memory
         self.layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         self.detach_state, self.checkpoint = detach, checkpoint
 
@@ -155,7 +157,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         carry: Tensor | int | None = None,
         documents: bool = False,
         metadata: Any = None,
-        chunk: int = 0,
+        chunk: int | None = None,
         dtype: Any = None,
     ) -> LayerState:
         """Make an empty state on the device of the parameters.
@@ -174,8 +176,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         kind = working_dtype(weight) if dtype is None else dtype
         layer = self.layer
         state = replace(layer, q_memory=None).init(
-            batch, self.heads, self.kv_heads, self.head_dim, None, "torch", kind, weight.device,
-            documents=documents, chunk=chunk,
+            batch=batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
+            xp="torch", dtype=kind, device=weight.device, documents=documents, chunk=chunk,
         )  # fmt: skip
         if layer.q_memory is None:
             return state

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from attendre_core.layer.attendre import AttendreLayer, Chunk, LayerOutput, LayerState
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 
 __all__ = ["compiled_step"]
 

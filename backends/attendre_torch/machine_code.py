@@ -30,7 +30,7 @@ def attend_top_k(
     k: int,
     order: Tensor,
     passes: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Any:
     """Attend to the top K; decline gradients, other devices and other types than float32."""
     if not machine_code_allowed():
         return NotImplemented
@@ -52,7 +52,9 @@ def _now(
     threads = torch.get_num_threads()
 
     def attend(numbers: Any, values: Any, flags: Any, orders: Any) -> Any:
-        return numba_kernels.attend_top_k(numbers, values, flags, k, orders, passes, threads=threads)
+        return numba_kernels.attend_top_k(
+            numbers, values, flags, k, orders, passes, threads=threads
+        )
 
     found: tuple[Tensor, Tensor, Tensor] = _on_arrays(attend, logits, value, allowed, order)
     return found

@@ -13,7 +13,8 @@ from memorizing_transformers_pytorch.knn_memory import KNNMemory
 from memorizing_transformers_pytorch.memorizing_transformers_pytorch import KNNAttention
 from torch import nn
 
-from attendre_core.layer.attendre import AttendreLayer, Chunk
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk
 from attendre_core.memory.key_value import KeyValueMemory
 
 __all__ = ["memorizing_layers"]

@@ -1,0 +1,62 @@
+"""A chunk that is visible before it competes: the chunks before make room for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attendre_core import ops
+from attendre_core.backend import namespace_of
+from attendre_core.errors import ConfigError
+from attendre_core.memory.admission import Exchange, ranked, scored
+from attendre_core.memory.arrivals import Arrivals, cleared, nothing, padded
+from attendre_core.memory.state import KeyValueState
+from attendre_core.policies.base import Stored
+
+if TYPE_CHECKING:
+    from attendre_core.memory.spec import KeyValueSpec
+
+__all__ = ["clear_room", "make_room"]
+
+
+def make_room(
+    memory: KeyValueSpec, state: KeyValueState, new: Arrivals, params: Any = None
+) -> Exchange:
+    """Cut the chunks before down to the size and let the new chunk in whole.
+
+    An entry that is not finite does not come in and is handed back. As many come back as there
+    is room, so the best of those that would have gone stays instead until the next insertion;
+    nothing is lost, and no more than size + chunk entries are held.
+    """
+    slots = state.key.shape[2]
+    room, count = slots - memory.size, new.valid.shape[-1]
+    if count > room:
+        raise ConfigError(
+            f"KeyValueMemory.insert: the chunk has {count} entries, but this state was made for "
+            f"chunks of at most {room}. Make it with init(..., chunk={count}), or insert the "
+            "chunk in parts."
+        )
+    new = padded(new, nothing(state, room - count))
+    xp = namespace_of(state.key)
+    stored = Stored(*state[:10], state.policy_state, params)
+    lowest = ops.lowest(*ranked(memory, stored, state.clock), room)
+    # Entries that may not enter are paired with the highest of these slots.
+    broken = new.valid & ~new.enter
+    place = xp.where(broken, room - ops.running_count(broken), ops.running_count(~broken) - 1)
+    slot = xp.take_along_axis(lowest, xp.astype(place, lowest.dtype), axis=-1)
+    some = xp.reshape(new.count > 0, new.count.shape + (1,) * (slot.ndim - 1))
+    write = some & ~broken
+    (survives,) = ops.write_slots(
+        [state.valid], slot, [xp.zeros_like(write)], write, axis=slot.ndim - 1
+    )
+    new = scored(memory.policy, stored._replace(valid=survives), new)
+    return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)
+
+
+def clear_room(memory: KeyValueSpec, state: KeyValueState) -> Exchange:
+    """Make padding entries take the place of all entries beyond the size of the memory."""
+    slots = state.key.shape[2]
+    slot = ops.lowest(
+        *ranked(memory, Stored(*state[:10], state.policy_state), state.clock), slots - memory.size
+    )
+    empty = cleared(nothing(state, slot.shape[-1]), slot, slots)
+    return Exchange(empty, slot, slot == slot, state.chunk_start)
