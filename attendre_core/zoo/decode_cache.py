@@ -87,8 +87,7 @@ class DecodeCache:
                 self._rotations[kind] = TokenRotation(
                     layer.encoding, layer.terms, query.shape[2], layer.scale, place
                 )
-            rotation = self._rotations[kind]
-            queries, keys = rotation.of(query, key)
+            queries, keys = self._rotations[kind].of(query, key)
             layer.add(self._written, keys, value, position, active)
             x = block.finish(layer.attend(queries, position), x)
         self._written += 1

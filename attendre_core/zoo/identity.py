@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from attendre_core.errors import StateError
+from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.saving import SavedArrays, fingerprint
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
 __all__ = ["check_identity", "identity_of"]
+
+#: What a `MemoryConfig` consisted of when streams were first saved; one field had another name.
+_FIRST_FIELDS = (
+    "policy", "kv_size", "q_size", "chunk", "top_k", "present", "positions", "finish", "decode",
+    "encoder_outputs", "layer_policies", "per_head", "protect_recent", "cross_top_k",
+)  # fmt: skip
+_FIRST_NAMES = {"layer_policies": "layers"}
 
 
 def identity_of(model: Model) -> dict[str, Any]:
@@ -27,9 +36,21 @@ def identity_of(model: Model) -> dict[str, Any]:
 def check_identity(model: Model, saved: SavedArrays) -> None:
     """Refuse a stream that another model saved."""
     for name, own in identity_of(model).items():
-        if saved.notes.get(name) != own:
-            raise StateError(
-                f"Model.restore: {saved.path} was saved with {name} = "
-                f"{str(saved.notes.get(name))[:400]}, but this model has {own}. Load the "
-                "same model with the same settings."
-            )
+        noted = saved.notes.get(name)
+        if noted == own or (name == "memory" and noted == _first_repr(model.memory)):
+            continue
+        raise StateError(
+            f"Model.restore: {saved.path} was saved with {name} = {str(noted)[:400]}, but this "
+            f"model has {own}. Load the same model with the same settings."
+        )
+
+
+def _first_repr(memory: MemoryConfig | None) -> str | None:
+    """Return how older versions wrote a memory; None if they could not have made it."""
+    if memory is None:
+        return None
+    for field in fields(memory):
+        if field.name not in _FIRST_FIELDS and getattr(memory, field.name) != field.default:
+            return None
+    parts = (f"{_FIRST_NAMES.get(n, n)}={getattr(memory, n)!r}" for n in _FIRST_FIELDS)
+    return f"{type(memory).__qualname__}({', '.join(parts)})"
