@@ -17,6 +17,7 @@ __all__ = [
     "attend",
     "bounded",
     "count_true",
+    "fill",
     "finite_entries",
     "gather_slots",
     "kth_largest",
@@ -101,7 +102,9 @@ def _entries(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
-    """Take whole entries by index."""
+    """Take whole entries by index; a single row of them is the same for all leading axes."""
+    if index.size == index.shape[-1]:
+        return np.take(array, index.reshape(-1), axis=axis)
     return array[_entries(index, array.shape[:axis])]
 
 
@@ -140,6 +143,11 @@ def push_slots(
     for array, entries in zip(arrays, new, strict=True):
         kept.append(np.concatenate([array[:, count:], entries], axis=1))
     return kept, [array[:, :count].copy() for array in arrays]
+
+
+def fill(x: Array, flags: Array, number: float) -> Array:
+    """Leave everything as it is where no flag is True."""
+    return np.where(flags, x.dtype.type(number), x) if flags.any() else x
 
 
 def bounded(x: Array, bound: float) -> Array:

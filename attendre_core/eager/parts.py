@@ -20,6 +20,7 @@ import numpy as np
 from attendre_core.backend import Array, backend_of, namespace_of
 from attendre_core.ops.attention import logits_of
 from attendre_core.ops.pairs import Pairs, Term
+from attendre_core.ops.slots import gather_slots
 
 __all__ = ["Group", "groups_of", "logits", "whole"]
 
@@ -134,9 +135,9 @@ def whole(groups: Sequence[Group], arrays: Sequence[Array]) -> Array:
     slots = np.concatenate([found.to_numpy(group.slots) for group in groups])
     back = np.empty_like(slots)
     back[slots] = np.arange(len(slots))
-    index = found.from_numpy(back, device=found.device_of(arrays[0]))
+    index = found.from_numpy(back[None, :], device=found.device_of(arrays[0]))
     axis = arrays[0].ndim - 1
-    return found.xp.take(found.xp.concat(list(arrays), axis=axis), index, axis=axis)
+    return gather_slots(found.xp.concat(list(arrays), axis=axis), index, axis=axis)
 
 
 def logits(pairs: Pairs) -> Array:

@@ -10,7 +10,7 @@ from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import kth_largest
 from attendre_core.ops.selection import top_k_threshold as _op
 
-__all__ = ["push_slots", "top_k_threshold"]
+__all__ = ["fill", "push_slots", "top_k_threshold"]
 
 _LAST = 2**31 - 1
 
@@ -25,6 +25,13 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> Any:
     if bool(xp.any(number > k)):
         return _op.plain(masked, k, order)  # type: ignore[attr-defined]
     return threshold, xp.full_like(number, -_LAST)
+
+
+def fill(x: Array, flags: Array, number: float) -> Array:
+    """Leave everything as it is where no flag is True."""
+    if not backend_of(flags).is_concrete(flags) or bool(namespace_of(flags).any(flags)):
+        return NotImplemented
+    return x
 
 
 def push_slots(

@@ -80,7 +80,7 @@ def cleared(new: Arrivals, slot: Array, slots: int) -> Arrivals:
 
     def blank(x: Array) -> Array:
         # Not only hidden: a weight of zero times NaN is NaN.
-        return xp.where(real[..., None], x, xp.zeros_like(x))
+        return ops.fill(x, ~real[..., None], 0.0)
 
     return new._replace(
         key=blank(new.key),

@@ -51,8 +51,8 @@ class Reading(NamedTuple):
     def _public(self, output: Array) -> Array:
         xp = namespace_of(output)
         output = ops.ungrouped(output)
-        output = xp.where(self.usable[:, :, None, None], output, xp.zeros_like(output))
-        output = xp.where(self.broken[:, :, None, None], float("nan"), output)
+        output = ops.fill(output, ~self.usable[:, :, None, None], 0.0)
+        output = ops.fill(output, self.broken[:, :, None, None], float("nan"))
         return xp.astype(output, self.dtype, copy=False)
 
 
@@ -101,7 +101,7 @@ def read(
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     scale = dim**-0.5 if scale is None else scale
     rows = xp.astype(ops.grouped(query, heads), exact, copy=False) * scale
-    rows = xp.where(usable[:, None, None, :, None], rows, xp.zeros_like(rows))
+    rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
     key = xp.astype(state.key, exact, copy=False)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)

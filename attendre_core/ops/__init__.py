@@ -37,7 +37,7 @@ from attendre_core.ops.selection import (
     top_k,
     top_k_threshold,
 )
-from attendre_core.ops.slots import gather_slots, push_slots, write_slots
+from attendre_core.ops.slots import fill, gather_slots, push_slots, write_slots
 
 __all__ = [
     "Pairs",
@@ -53,6 +53,7 @@ __all__ = [
     "bounded",
     "count_true",
     "erf",
+    "fill",
     "finite_entries",
     "gather_slots",
     "grouped",

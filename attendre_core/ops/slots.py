@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from attendre_core.backend import Array, namespace_of, numbers, op
 from attendre_core.ops.selection import lowest
 
-__all__ = ["gather_slots", "push_slots", "write_slots"]
+__all__ = ["fill", "gather_slots", "push_slots", "write_slots"]
 
 
 def _aligned_index(index: Array, lead: tuple[int, ...]) -> Array:
@@ -105,6 +105,19 @@ def write_slots(
         taken = gather_slots(entries, source, axis=axis)
         after.append(xp.where(_aligned_flags(changed, axis, array.ndim), taken, array))
     return after
+
+
+@op
+def fill(x: Array, flags: Array, number: float) -> Array:
+    """Put a number wherever flags, which broadcast to ``x``, are True.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> fill(np.asarray([1.0, 2.0]), np.asarray([True, False]), 0.0).tolist()
+    [0.0, 2.0]
+    """
+    return namespace_of(x, flags).where(flags, number, x)
 
 
 @op

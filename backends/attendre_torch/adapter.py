@@ -42,6 +42,7 @@ def backend() -> Backend:
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
             "erf": torch.erf,
+            "fill": selection.fill,
             "finite_entries": kernels.finite_entries,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
