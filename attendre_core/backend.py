@@ -331,8 +331,8 @@ def resolve(xp: Namespace | str | Backend) -> Backend:
 def op(body: F) -> F:
     """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
 
-    A call goes to the kernel of the first array among its arguments (looking into tuples and
-    lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave the call to
+    A call goes to the kernel of the first array among its positional arguments (looking into
+    tuples and lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave the call to
     the body, which is also there as ``.plain``.
 
     Examples
@@ -349,7 +349,7 @@ def op(body: F) -> F:
 
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not generic_only():
+        if args and not generic_only():
             for first in args:
                 while isinstance(first, (tuple, list)):
                     first = first[0]
