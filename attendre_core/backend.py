@@ -332,8 +332,8 @@ def op(body: F) -> F:
     """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
 
     A call goes to the kernel of the first array among its positional arguments (looking into
-    tuples and lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave the call to
-    the body, which is also there as ``.plain``.
+    tuples and lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave
+    the call to the body, which is also there as ``.plain``.
 
     Examples
     --------
