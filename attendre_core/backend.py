@@ -342,9 +342,9 @@ def _backend_of_first(args: tuple[Any, ...]) -> Backend:
 def op(body: F) -> F:
     """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
 
-    A call goes to the kernel of the first array among its arguments (looking into tuples and
-    lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave the call to
-    the body, which is also there as ``.plain``.
+    A call goes to the kernel of the first array among its positional arguments (looking into
+    tuples and lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave
+    the call to the body, which is also there as ``.plain``.
 
     Examples
     --------
@@ -360,7 +360,7 @@ def op(body: F) -> F:
 
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Any:
-        if not generic_only():
+        if args and not generic_only():
             found = _BY_TYPE.get(type(args[0])) or _backend_of_first(args)
             fast = found.kernels.get(name)
             if fast is not None:

@@ -9,7 +9,7 @@ import pytest
 
 import attendre_core as at
 from attendre_core.evaluation import load_tiny
-from attendre_core.layer import cross_attention
+from attendre_core.memory import cross_attention
 
 LENGTH, HEADS, DIM, SIZE = 40, 2, 4, 10
 

@@ -71,10 +71,10 @@ class LayerSpec:
         metadata
             Nested arrays (batch, any, ...) that show what chunks will bring.
         like
-            A chunk that shows all of the above.
+            A chunk that shows all of the above; ``chunk`` counts beside it.
         """
         if like is not None:
-            return self._init_like(like)
+            return self._init_like(like, chunk)
         check_sizes("AttendreLayer.init", batch=batch, heads=heads, head_dim=head_dim)
         found = resolve(xp)
         kind = checks.dtype_named(found.xp, dtype)
@@ -98,9 +98,11 @@ class LayerSpec:
         )
         return LayerState(kv, self.q_memory.init(example))
 
-    def _init_like(self, chunk: Chunk) -> LayerState:
+    def _init_like(self, chunk: Chunk, longest: int | None) -> LayerState:
         aux = None if chunk.document is None else {"document": chunk.document}
-        kv = self.kv_memory.init(like=chunk.key, value_dim=chunk.value.shape[3], aux=aux)
+        kv = self.kv_memory.init(
+            like=chunk.key, value_dim=chunk.value.shape[3], aux=aux, chunk=longest
+        )
         if self.q_memory is None:
             return LayerState(kv, None)
         example = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
