@@ -33,7 +33,7 @@ LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax", "matplo
 CHECKPOINT = "path/to/checkpoint"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 FROZEN = {
-    "docs/guides/torch.md": "an untrained causal layer spreads attention evenly, so the last tokens "
+    "docs/guides/torch.md": "an untrained causal layer spreads its attention, so the last tokens "
     "of a chunk, which few queries see, score lowest",
 }
 #: Packages whose docstrings have examples; the adapters need their framework.
