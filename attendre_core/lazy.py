@@ -36,8 +36,10 @@ def attach(
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's own
         if name not in home:
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        module = import_module(home[name])
-        value = getattr(module, name, None) or import_module(f"{home[name]}.{name}")
+        if home[name] == namespace["__name__"]:  # a submodule: asking the package would not end
+            value = import_module(f"{home[name]}.{name}")
+        else:
+            value = getattr(import_module(home[name]), name)
         namespace[name] = value
         return value
 

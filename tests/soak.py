@@ -17,6 +17,7 @@ import tracemalloc
 import numpy as np
 
 import attendre_core as at
+from attendre_core.memory import EvictedEntries, KeyValueState
 
 HEADS, HEAD_DIM, SIZE, CHUNK = 2, 8, 64, 128
 POLICIES = {
@@ -30,7 +31,7 @@ POLICIES = {
 }
 
 
-def check(state: at.KeyValueState, evicted: at.EvictedEntries, start: int) -> None:
+def check(state: KeyValueState, evicted: EvictedEntries, start: int) -> None:
     """Raise when the memory is not what it must be after the chunk that began at ``start``."""
     kept = state.position[0][state.valid[0]]
     gone = evicted.position[0][evicted.valid[0]]

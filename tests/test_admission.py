@@ -1,13 +1,14 @@
-"""Scoring and planning in one call of machine code, against the code that it stands in for."""
+"""Scores of newcomers and who gets in, in machine code, against the plain bodies."""
 
 import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core import compiled
+from attendre_core import numba_kernels, ops
+from attendre_core.backend import backend, machine_code
 
 pytestmark = pytest.mark.skipif(
-    not compiled.installed(), reason="needs numba: pip install 'attendre-core[compiled]'"
+    not numba_kernels.installed(), reason="needs numba: pip install 'attendre-core[compiled]'"
 )
 LIBRARIES = ["numpy", "torch"]
 #: Scores of a full memory of 70 slots: all different, ties, one value, both zeros, far apart.
@@ -25,14 +26,14 @@ SCORES = {
 @pytest.fixture(params=LIBRARIES)
 def library(request):
     pytest.importorskip(request.param)
-    return at.backend(request.param)
+    return backend(request.param)
 
 
 def inserted(library, memory, score, chunks, generic):
     """Fill a memory, give it scores, insert more; return all that is left and handed back."""
     rng = np.random.default_rng(1)
     xp = library.xp
-    state = memory.init(2, 2, 4, xp=library)
+    state = memory.init(batch=2, heads=2, head_dim=4, xp=library)
     make = lambda *shape: library.from_numpy(rng.normal(size=shape).astype(np.float32))  # noqa: E731
     state, _ = memory.insert(state, make(2, 70, 2, 4), make(2, 70, 2, 4))
     shape = tuple(state.score.shape)
@@ -83,49 +84,98 @@ def spied(library, monkeypatch, name):
     return answers
 
 
-def test_it_is_asked_only_where_scores_alone_decide(library, monkeypatch):
-    answers = spied(library, monkeypatch, "admit")
+def test_scores_are_made_in_machine_code_as_soon_as_the_memory_is_full(library, monkeypatch):
+    answers = spied(library, monkeypatch, "mean_less_deviations")
     score = SCORES["normal"](np.random.default_rng(0))
     inserted(library, at.KeyValueMemory(70, at.LFA()), score, (5,), False)
-    assert [answer is None for answer in answers] == [True, False]  # empty at first, then full
-    others = [
+    declined = [answer is NotImplemented for answer in answers]
+    assert declined == [True, False]  # empty at first, then full
+    for policy in (at.FIFO(), at.AttentionSink(4), at.LFA(initial=at.ConstantScore(1.0))):
+        inserted(library, at.KeyValueMemory(70, policy), score, (5,), False)
+    assert len(answers) == 2, "asked for a policy that needs no statistics"
+
+
+@pytest.mark.parametrize(
+    "memory",
+    [
+        at.KeyValueMemory(70, at.LFA()),
         at.KeyValueMemory(70, at.FIFO()),
         at.KeyValueMemory(70, at.AttentionSink(4)),
-        at.KeyValueMemory(70, at.LFA(initial=at.ConstantScore(1.0))),
+        at.KeyValueMemory(70, at.LFA(), sinks=4),
         at.KeyValueMemory(70, at.LFA(), protect_recent=3),
         at.KeyValueMemory(70, at.LFA(), ties=at.RandomTies(3)),
-        at.KeyValueMemory(70, at.LFA(), pin=[(0, 2)]),
-    ]
-    before = len(answers)
-    for memory in others:
-        inserted(library, memory, score, (5,), False)
-    assert len(answers) == before
+        at.KeyValueMemory(70, at.LFA(), pin=((0, 2),)),
+        at.KeyValueMemory(70, at.LFA(), per_head=True),
+    ],
+    ids=str,
+)
+def test_slots_are_found_in_machine_code_for_every_memory(library, memory, monkeypatch):
+    answers = spied(library, monkeypatch, "admit")
+    score = SCORES["few values"](np.random.default_rng(0))
+    own = inserted(library, memory, score, (1, 13, 70), False)
+    assert len(answers) == 4
+    assert not any(answer is NotImplemented for answer in answers)
+    generic = inserted(library, memory, score, (1, 13, 70), True)
+    assert len(answers) == 4 + 1, "only the first chunk is inserted by the kernel"
+    for one, other in zip(own, generic, strict=True):
+        if one.dtype.kind != "f":
+            assert (one == other).all()
 
 
 def test_pinned_entries_are_left_to_the_generic_code(library, monkeypatch):
-    answers = spied(library, monkeypatch, "admit")
+    answers = spied(library, monkeypatch, "mean_less_deviations")
     memory = at.KeyValueMemory(4, at.LFA())
     one = library.from_numpy(np.ones((1, 4, 1, 2), dtype=np.float32))
     pins = library.from_numpy(np.asarray([[True, False, False, False]]))
-    state, _ = memory.insert(memory.init(1, 1, 2, xp=library), one, one, pinned=pins)
+    state = memory.init(batch=1, heads=1, head_dim=2, xp=library)
+    state, _ = memory.insert(state, one, one, pinned=pins)
     state, _ = memory.insert(state, one, one)
-    assert answers == [None]
+    assert answers == [NotImplemented, NotImplemented]
     assert 0 in library.to_numpy(state.position)
 
 
 def test_scores_that_have_to_be_bounded_are_left_to_the_generic_code():
-    age = np.arange(8, dtype=np.int32)[None]
-    yes, no = np.ones((1, 8), dtype=bool), np.zeros((1, 8), dtype=bool)
+    yes = np.ones((1, 8), dtype=bool)
     for largest, declined in ((1e36, False), (1e38, True), (np.inf, True), (np.nan, True)):
         score = np.asarray([[0, 1, 2, 3, 4, 5, 6, largest]], dtype=np.float32)
-        found = compiled.admit(score, yes, no, age, age[:, :2] + 8, 1.0, (0.0, 0.0))
-        assert (found is None) == declined
+        found = numba_kernels.mean_less_deviations(score, yes, 1.0)
+        assert (found is NotImplemented) == declined
+
+
+@pytest.mark.parametrize("name", ["admit", "mean_less_deviations"])
+def test_other_types_and_a_switch_leave_it_to_the_generic_code(name):
+    score = np.asarray([[3.0, 1.0, 2.0]])
+    order = np.asarray([[0, 1, 2]], dtype=np.int32)
+    more = {
+        "admit": (order, np.asarray([[4.0]], dtype=np.float32), order[:, :1] + 3),
+        "mean_less_deviations": (order >= 0, 1.0),
+    }[name]
+    kernel = numba_kernels.KERNELS[name]
+    assert kernel(score.astype(np.float32), *more) is not NotImplemented
+    assert kernel(score, *more) is NotImplemented
+    with machine_code(False):
+        assert kernel(score.astype(np.float32), *more) is NotImplemented
+
+
+@pytest.mark.parametrize("count", [1, 5, 40])
+def test_who_gets_in_is_what_the_op_says(library, count):
+    """Empty slots, pinned ones, ties, both zeros; newcomers that may not enter."""
+    rng = np.random.default_rng(count)
+    odd = np.asarray([np.inf, -np.inf, 0.0, -0.0, 1.0, 1.0, -2.0, 1.7e38], dtype=np.float32)
+    mine, theirs = rng.choice(odd, size=(3, 2, 40)), rng.choice(odd, size=(3, 2, count))
+    age = rng.permuted(np.tile(np.arange(-5, 35, dtype=np.int32), (3, 2, 1)), axis=-1)
+    since = np.broadcast_to(np.arange(35, 35 + count, dtype=np.int32), theirs.shape)
+    given = [library.from_numpy(np.ascontiguousarray(x)) for x in (mine, age, theirs, since)]
+    kernel = library.kernels["admit"](*given)
+    assert kernel is not NotImplemented
+    for one, other in zip(kernel, ops.admit.plain(*given), strict=True):
+        assert (library.to_numpy(one) == library.to_numpy(other)).all()
 
 
 class TestWriting:
     """Keys and values written in place, in PyTorch."""
 
-    torch = pytest.importorskip("torch") if compiled.installed() else None
+    torch = pytest.importorskip("torch") if numba_kernels.installed() else None
 
     def arguments(self, heads_first=False):
         torch = self.torch

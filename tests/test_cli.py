@@ -13,7 +13,7 @@ import pytest
 
 import attendre_core as at
 from attendre_core.cli import build_parser, main
-from attendre_core.presets import PRESETS
+from attendre_core.presets import CONTROL_PRESETS, OPTIONS, PRESETS
 
 
 def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -32,13 +32,13 @@ class TestHelp:
     def test_no_command_prints_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "demo" in run(capsys=capsys)
 
-    @pytest.mark.parametrize("command", ["demo", "run", "trace", "bench", "info"])
+    @pytest.mark.parametrize("command", ["demo", "run", "eval", "trace", "bench", "info"])
     def test_every_command_teaches(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
             main([command, "--help"])
         assert stopped.value.code == 0
         text = capsys.readouterr().out
-        assert f"attendre {command} --" in text.partition("examples:")[2]
+        assert re.search(rf"attendre {command} .*--", text.partition("examples:")[2])
         assert "--backend" in text
         assert "--json" in text
 
@@ -65,14 +65,19 @@ class TestMistakes:
             (["demo", "--documents", "0"], "'0' is not possible; give a whole number, 1 or more"),
             (["demo", "--documents", "many"], "'many' is not possible"),
             (["demo", "--seed", "-1"], "'-1' is not possible"),
-            (["demo", "--sigmas", "nan"], "'nan' is not possible; give a number, or 'paper'"),
             (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
+            (["demo", "--model", "prefix-lm,gpt"], "invalid choice: 'gpt'"),
+            (["demo", "--policies", ","], "nothing is given; separate words by commas"),
             (["demo", "--picture", "no/such/folder/a.svg"], "there is no folder for the picture"),
             (["demo", "--backend", "nonsense"], "'nonsense' is not known"),
             (["demo", "--backend", "no_module:thing"], "not installed"),
-            (["demo", "--policies", "MT", "NONE"], "'NONE' is not known"),
+            (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
             (["info", "--backend", "nonsense"], "'nonsense' is not known"),
-            (["info", "--kv", "1.5"], "'1.5' is not possible"),
+            (["info", "--layers", "1.5"], "'1.5' is not possible"),
+            (["info", "--memory", "LRA-smu:8"], "Did you mean LRA-sum?"),
+            (["info", "--memory", "MT"], "the size is missing, expected 'MT:1024'"),
+            (["info", "--memory", "attendre:8"], "Use 'attendre-causal:8'"),
+            (["info", "--memory", "full"], "full attention has no fixed size"),
             (["info", "--dtype", "int8"], "invalid choice: 'int8'"),
             (["dance"], "invalid choice: 'dance'"),
             (["demo", "--nonsense"], "unrecognized arguments: --nonsense"),
@@ -115,7 +120,7 @@ class TestQuietEnds:
         def interrupt(*_: object, **__: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr("attendre_core.cli.demo.grid_of", interrupt)
+        monkeypatch.setattr("attendre_core.cli.demo.plan_of", interrupt)
         assert main(["demo"]) == 130
         assert capsys.readouterr() == ("", "")
 
@@ -149,20 +154,38 @@ class TestInfo:
         status = {found["name"]: found["status"] for found in answer["backends"]}
         assert status["numpy"] == "imported"
         assert set(status) >= {"numpy", "array_api_strict", "torch", "jax"}
-        assert set(answer["presets"]) == set(PRESETS)
+        assert set(answer["presets"]) == {*PRESETS, *CONTROL_PRESETS}
+        assert answer["presets"]["LRA-sum"] == "LRA(pool='sum')"
+        text = run("info", capsys=capsys)
+        for option in OPTIONS:
+            assert answer["options"][option.usage] == option.words
+            assert f"  +{option.usage} " in text
 
     def test_the_estimate_is_what_the_memory_says(self, capsys: pytest.CaptureFixture[str]) -> None:
-        sizes = ("--kv", "1024", "--heads", "8", "--head-dim", "64", "--layers", "12")
+        sizes = ("--memory", "MT:1024", "--kv-heads", "8", "--head-dim", "64", "--layers", "12")
         answer = run_json("info", *sizes, capsys=capsys)
         state = at.KeyValueMemory(size=1024).init(batch=1, heads=8, head_dim=64)
         real = sum(array.nbytes for array in state if array is not None)
         assert answer["memory"]["bytes_per_layer"] == real
         assert answer["memory"]["bytes"] == 12 * real
-        assert "for 12 layers" in run("info", *sizes, capsys=capsys)
+        assert "in 12 layers" in run("info", *sizes, capsys=capsys)
+
+    @pytest.mark.parametrize("name", [*PRESETS, *CONTROL_PRESETS])
+    def test_a_name_is_the_same_system_in_python_and_here(
+        self, name: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        both = ("--both-ways",) if name == "attendre" else ()
+        answer = run_json("info", "--memory", f"{name}:64", *both, capsys=capsys)["memory"]
+        assert at.preset(answer["name"]) == at.preset(name, kv_size=64)
+
+    def test_a_budget(self, capsys: pytest.CaptureFixture[str]) -> None:
+        answer = run_json("info", "--memory", "32MiB", "--batch", "2", capsys=capsys)["memory"]
+        assert answer["name"] == f"attendre-causal:{answer['kv_size']}"
+        assert answer["bytes"] <= 32 * 2**20
 
     def test_half_precision_is_smaller(self, capsys: pytest.CaptureFixture[str]) -> None:
         sizes = [
-            run_json("info", "--kv", "64", "--dtype", dtype, capsys=capsys)["memory"]["bytes"]
+            run_json("info", "--memory", "64", "--dtype", dtype, capsys=capsys)["memory"]["bytes"]
             for dtype in ("bfloat16", "float16", "float32", "float64")
         ]
         assert sizes[0] == sizes[1] < sizes[2] < sizes[3]

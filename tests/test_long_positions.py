@@ -13,7 +13,7 @@ def kept(first, dtype, stride=1, top_k=2):
     # An order statistic; mu - c sigma is snapped to stored scores within rounding of float32.
     memory = at.KeyValueMemory(8, at.LRU(initial=at.QuantileScore(0.25)))
     rng = np.random.default_rng(3)
-    state = memory.init(1, 1, 4, dtype=dtype)
+    state = memory.init(batch=1, heads=1, head_dim=4, dtype=dtype)
     for step in range(15):
         key, value, query = rng.standard_normal((3, 1, 4, 1, 4)).astype(dtype)
         place = (first + stride * (4 * step + np.arange(4)))[None].astype(np.int32)
@@ -43,7 +43,7 @@ def test_decay_sees_differences_alone(dtype):
     def scores(first):
         memory = at.KeyValueMemory(6, at.LFA(decay=0.1))
         rng = np.random.default_rng(5)
-        state = memory.init(1, 1, 4, dtype=dtype)
+        state = memory.init(batch=1, heads=1, head_dim=4, dtype=dtype)
         for step in range(6):
             key, value, query = rng.standard_normal((3, 1, 3, 1, 4)).astype(dtype)
             place = (first + 3 * step + np.arange(3))[None].astype(np.int32)

@@ -24,7 +24,7 @@ def stream(memory, state, steps, chunk=4, heads=2, dim=4, seed=0):
 def test_estimate_is_what_a_state_takes(dtype, per_head, present):
     memory = at.KeyValueMemory(size=7, per_head=per_head, present=present)
     aux = {"document": np.zeros((3, 1), dtype=np.int32)}
-    state = memory.init(3, 2, 4, dtype=dtype, value_dim=5, aux=aux, chunk=3)
+    state = memory.init(batch=3, heads=2, head_dim=4, dtype=dtype, value_dim=5, aux=aux, chunk=3)
     estimate = memory.nbytes(3, 2, 4, dtype, value_dim=5, aux_bytes=4, chunk=3)
     assert estimate == sum(leaf.nbytes for leaf in tree_leaves(state))
 
@@ -53,14 +53,14 @@ def test_report_counts_and_warns_only_when_frozen():
     moving = at.KeyValueMemory(size=8, policy=at.FIFO())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        report = moving.report(stream(moving, moving.init(2, 2, 4), 5))
+        report = moving.report(stream(moving, moving.init(batch=2, heads=2, head_dim=4), 5))
     assert report.used == (8, 8)
     assert report.inserted == (20, 20)
     assert report.evicted == (12, 12)
     assert report.admitted_share == (1.0, 1.0)
 
     frozen = at.KeyValueMemory(size=8, policy=at.LFA(initial=at.InitialScore(50.0)))
-    state = stream(frozen, frozen.init(2, 2, 4), 5)
+    state = stream(frozen, frozen.init(batch=2, heads=2, head_dim=4), 5)
     with pytest.warns(at.FrozenMemoryWarning, match="admits only 0%"):
         report = frozen.report(state)
     assert sorted(state.position[0].tolist()) == list(range(8))
@@ -70,7 +70,7 @@ def test_report_counts_and_warns_only_when_frozen():
 @pytest.mark.parametrize("initial", [at.QuantileScore(0.1), at.QuotaScore(0.5)])
 def test_quantile_and_quota_cannot_freeze(initial):
     memory = at.KeyValueMemory(size=16, policy=at.LFA(initial=initial))
-    state = memory.init(1, 2, 4)
+    state = memory.init(batch=1, heads=2, head_dim=4)
     for step in range(30):
         # Old entries are attended to ever more: mu - sigma would refuse everything new.
         key = np.full((1, 4, 2, 4), 10.0 if step < 4 else 0.1, dtype=np.float32)
@@ -82,7 +82,7 @@ def test_quantile_and_quota_cannot_freeze(initial):
 
 def test_visible_report_counts_the_chunk_that_was_cut():
     memory = at.KeyValueMemory(size=4, policy=at.FIFO(), present="visible")
-    state = stream(memory, memory.init(1, 2, 4, chunk=4), 3)
+    state = stream(memory, memory.init(batch=1, heads=2, head_dim=4, chunk=4), 3)
     assert state.position.shape == (1, 8)
     assert memory.report(state).used == (8,)
     state, evicted = memory.settle(state)

@@ -13,7 +13,7 @@ def test_metadata_follows_its_entry_everywhere(per_head, present):
         size=6, policy=at.LFA(initial=at.InitialScore(0.0)), per_head=per_head, present=present
     )
     example = {"document": np.zeros((2, 1), dtype=np.int32), "more": (np.zeros((2, 1, 3)),)}
-    state = memory.init(2, 2, 4, aux=example, chunk=4)
+    state = memory.init(batch=2, heads=2, head_dim=4, aux=example, chunk=4)
     rng = np.random.default_rng(3)
 
     def check(position, aux, valid):
@@ -45,7 +45,7 @@ def test_metadata_follows_its_entry_everywhere(per_head, present):
 )
 def test_other_metadata_than_shown_is_refused(shown, given, message):
     memory = at.KeyValueMemory(size=6)
-    state = memory.init(1, 1, 2, aux=shown)
+    state = memory.init(batch=1, heads=1, head_dim=2, aux=shown)
     chunk = np.zeros((1, 2, 1, 2), dtype=np.float32)
     with pytest.raises((at.ConfigError, at.ShapeError, at.DTypeError)) as caught:
         memory.insert(state, chunk, chunk, aux=given)

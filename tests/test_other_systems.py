@@ -27,7 +27,7 @@ def kept(
 ) -> np.ndarray:
     """Return the positions that stay, (heads, size) if each head chooses, else (size,)."""
     memory = config.kv_memory()
-    state = memory.init(1, HEADS, DIM, dtype=np.float64, chunk=chunk)
+    state = memory.init(batch=1, heads=HEADS, head_dim=DIM, dtype=np.float64, chunk=chunk)
     query, key = stream
     for start in range(0, LENGTH, chunk):
         part = slice(start, start + chunk)
@@ -89,7 +89,7 @@ def test_as_options_of_the_papers_policies(
 
 def test_transformer_xl_sees_the_cache_and_its_own_segment() -> None:
     memory = at.preset("Transformer-XL", 8, chunk=4).kv_memory()
-    state = memory.init(1, 1, 2, chunk=4)
+    state = memory.init(batch=1, heads=1, head_dim=2, chunk=4)
     for start in range(0, 24, 4):
         chunk = np.ones((1, 4, 1, 2), np.float32)
         state, _ = memory.insert(state, chunk, chunk)
@@ -101,7 +101,7 @@ def test_lm_infinite_is_a_lambda() -> None:
     config = at.preset("LM-Infinite", 16, chunk=4)
     memory = config.kv_memory()
     assert config.positions == "clamp"
-    state = memory.init(1, 1, 2, chunk=4)
+    state = memory.init(batch=1, heads=1, head_dim=2, chunk=4)
     for _ in range(10):
         chunk = np.ones((1, 4, 1, 2), np.float32)
         state, _ = memory.insert(state, chunk, chunk)
@@ -121,7 +121,7 @@ class TestUnlimiformer:
             used.append(top_k)
             return cross_attention(*arrays, top_k=top_k, scale=scale)
 
-        monkeypatch.setattr("attendre_core.zoo.t5.cross_attention", spy)
+        monkeypatch.setattr("attendre_core.zoo.architectures.t5.cross_attention", spy)
         few = at.preset("Unlimiformer", 16, chunk=16, top_k=3)
         plain = at.preset("MT", 16, chunk=16)
         logits = model.with_memory(few).logits(self.rows)

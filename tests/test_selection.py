@@ -5,6 +5,7 @@ import pytest
 
 import attendre_core as at
 from attendre_core import ops
+from attendre_core.backend import backend
 
 LIBRARIES = ["numpy", "array_api_strict", "torch", "jax"]
 
@@ -13,7 +14,7 @@ LIBRARIES = ["numpy", "array_api_strict", "torch", "jax"]
 def library(request):
     if request.param != "numpy":
         pytest.importorskip(request.param)
-    return at.backend(request.param)
+    return backend(request.param)
 
 
 @pytest.mark.parametrize("generic", [False, True])
@@ -117,32 +118,3 @@ def test_the_top_k_of_long_rows(library, k, compiled):
         np.put_along_axis(expected, best, True, axis=-1)
         found = library.to_numpy(run(*map(library.from_numpy, (x, allowed, order))))
         assert (found == (expected & allowed)).all(), kind
-
-
-def test_attention_over_parts_is_attention_over_all(library):
-    """Every part has queries of its own; a query may be allowed nothing in one part, or in all."""
-    rng = np.random.default_rng(0)
-    sizes, (batch, heads, group, count, dim) = (3, 40, 1), (2, 2, 3, 5, 8)
-    parts, logits, values, flags = [], [], [], []
-    for size in sizes:
-        query = rng.normal(size=(batch, heads, group, count, dim)).astype(np.float32)
-        key, value = rng.normal(size=(2, batch, heads, size, dim)).astype(np.float32)
-        allowed = rng.random((batch, 1, 1, count, size)) < 0.6
-        allowed[0, :, :, 0], allowed[1, :, :, 1] = size == 40, False
-        logits.append(np.einsum("bgrqd,bgkd->bgrqk", query, key))
-        values.append(value)
-        flags.append(np.broadcast_to(allowed, logits[-1].shape))
-        parts.append(ops.Part(*map(library.from_numpy, (query, key, value, allowed))))
-    weights = np.where(np.concatenate(flags, -1), np.exp(np.concatenate(logits, -1)), 0.0)
-    weights = weights / np.maximum(weights.sum(axis=-1, keepdims=True), 1e-30)
-    expected = np.einsum("bgrqk,bgkd->bgrqd", weights, np.concatenate(values, 2))
-    found = library.to_numpy(ops.attention_over(parts))
-    np.testing.assert_allclose(found, expected, atol=2e-6)
-    assert not expected[1, :, :, 1].any()
-    assert not found[1, :, :, 1].any()
-    everything = [part._replace(allowed=None) for part in parts]
-    weights = np.exp(np.concatenate(logits, -1))
-    weights = weights / weights.sum(axis=-1, keepdims=True)
-    expected = np.einsum("bgrqk,bgkd->bgrqd", weights, np.concatenate(values, 2))
-    found = library.to_numpy(ops.attention_over(everything))
-    np.testing.assert_allclose(found, expected, atol=2e-6)

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core import compiled, ops
+from attendre_core import numba_kernels, ops
+from attendre_core.backend import backend
 
 LIBRARIES = ["numpy", "array_api_strict", "torch", "jax"]
 SLOTS = 200  # three words of 64 slots and some more
@@ -30,7 +31,7 @@ SPREADS = {
 def library(request):
     if request.param != "numpy":
         pytest.importorskip(request.param)
-    return at.backend(request.param)
+    return backend(request.param)
 
 
 def masks(rng):
@@ -100,7 +101,7 @@ def test_halving_attends_to_what_it_marks(library, passes, spread):
 
 
 needs_compiler = pytest.mark.skipif(
-    not compiled.installed(), reason="needs numba: pip install 'attendre-core[compiled]'"
+    not numba_kernels.installed(), reason="needs numba: pip install 'attendre-core[compiled]'"
 )
 
 
@@ -116,47 +117,49 @@ def arguments(k=13, rows=5):
 @pytest.mark.parametrize("bad", [np.inf, -np.inf, np.nan])
 def test_machine_code_declines_what_it_cannot_rank(bad):
     given = arguments()
-    assert compiled.attend_top_k(*given) is not None
+    assert numba_kernels.attend_top_k(*given) is not NotImplemented
     given[0][0, 1, 0, 3, 77] = bad
-    assert compiled.attend_top_k(*given) is None
+    assert numba_kernels.attend_top_k(*given) is NotImplemented
     given[2] = given[2].copy()
     given[2][..., 77] = False  # what may not be attended to does not matter
-    assert compiled.attend_top_k(*given) is not None
+    assert numba_kernels.attend_top_k(*given) is not NotImplemented
 
 
 @needs_compiler
 def test_machine_code_declines_other_types():
     given = arguments()
-    assert compiled.attend_top_k(given[0].astype(np.float64), *given[1:]) is None
-    assert compiled.attend_top_k(given[0], given[1].astype(np.float64), *given[2:]) is None
+    for which in (0, 1):
+        wide = [x.astype(np.float64) if i == which else x for i, x in enumerate(given)]
+        assert numba_kernels.attend_top_k(*wide) is NotImplemented
 
 
 @needs_compiler
 def test_several_threads_compute_the_same():
     given = arguments(rows=333)
-    alone, together = compiled.attend_top_k(*given), compiled.attend_top_k(*given, threads=3)
+    alone = numba_kernels.attend_top_k(*given)
+    together = numba_kernels.attend_top_k(*given, threads=3)
     for one, many in zip(alone, together, strict=True):
         assert (one == many).all()
     given[0][0, 0, 0, 5, 5] = np.nan  # seen by one thread of them
-    assert compiled.attend_top_k(*given, threads=3) is None
+    assert numba_kernels.attend_top_k(*given, threads=3) is NotImplemented
 
 
 @needs_compiler
 def test_arrays_may_be_views():
     given = arguments(rows=6)
-    want = compiled.attend_top_k(*given)
+    want = numba_kernels.attend_top_k(*given)
     views = [np.asfortranarray(given[0]), given[1][..., ::-1, :][..., ::-1, :], *given[2:]]
-    for one, other in zip(want, compiled.attend_top_k(*views), strict=True):
+    for one, other in zip(want, numba_kernels.attend_top_k(*views), strict=True):
         assert (one == other).all()
 
 
 @needs_compiler
 def test_a_memory_uses_machine_code_where_it_is_installed(monkeypatch):
-    assert "attend_top_k" in at.backend("numpy").kernels
+    assert "attend_top_k" in backend("numpy").kernels
     calls = []
-    kernel = at.backend("numpy").kernels["attend_top_k"]
+    kernel = backend("numpy").kernels["attend_top_k"]
     monkeypatch.setitem(
-        at.backend("numpy").kernels, "attend_top_k", lambda *a: calls.append(a) or kernel(*a)
+        backend("numpy").kernels, "attend_top_k", lambda *a: calls.append(a) or kernel(*a)
     )
     rng = np.random.default_rng(0)
     entries = rng.normal(size=(1, 16, 2, 4)).astype(np.float32)
@@ -164,7 +167,7 @@ def test_a_memory_uses_machine_code_where_it_is_installed(monkeypatch):
         memory = at.KeyValueMemory(12, policy)
         runs = []
         for generic in (False, True):
-            state = memory.init(1, 2, 4, xp=np)
+            state = memory.init(batch=1, heads=2, head_dim=4, xp=np)
             for start in range(0, 16, 4):
                 chunk = entries[:, start : start + 4]
                 state, _ = memory.insert(state, chunk, chunk)
@@ -182,5 +185,10 @@ def test_a_memory_uses_machine_code_where_it_is_installed(monkeypatch):
 def test_importing_the_library_does_not_import_the_compiler():
     import subprocess
 
-    code = "import attendre_core as at, sys; at.backend('numpy'); assert 'numba' not in sys.modules"
+    code = """
+import sys
+from attendre_core.backend import backend
+backend("numpy")
+assert "numba" not in sys.modules
+"""
     subprocess.run([sys.executable, "-c", code], check=True)

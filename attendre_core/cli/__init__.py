@@ -48,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         0 when the command did its work, 2 when it was asked for something impossible.
     """
     parser = build_parser()
+    if "" not in sys.path:
+        # The current folder, for my_module:MyPolicy; last, so that it hides no installed module.
+        sys.path.append("")
     try:
         arguments = parser.parse_args(argv)
         if not hasattr(arguments, "run"):

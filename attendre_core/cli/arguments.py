@@ -1,4 +1,4 @@
-"""What every command's arguments share: short errors, examples in the help, checked numbers."""
+"""What the arguments of all commands share: examples in the help, backends, memories."""
 
 from __future__ import annotations
 
@@ -6,33 +6,30 @@ import argparse
 import json
 import sys
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any
 
-from attendre_core.presets import MemoryConfig, preset
+from attendre_core.arguments import Parser, whole_number
 
 __all__ = [
+    "MEMORY_HELP",
     "Parser",
     "add_command",
+    "add_list",
     "add_memory",
     "add_shared",
-    "memory_of",
+    "one_of",
     "print_json",
     "whole_number",
 ]
 
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser that keeps line breaks in the help and errors to one line."""
-
-    def __init__(self, **options: Any) -> None:
-        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        options.setdefault("allow_abbrev", False)
-        super().__init__(**options)
-
-    def error(self, message: str) -> NoReturn:
-        """Print one line that says what was wrong and where help is; exit with code 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+#: For descriptions: how memories are named.
+MEMORY_HELP = """\
+A memory is NAME[+option...][:size], the same in Python and in every command:
+  attendre-causal:1024           what we recommend for causal models, 1024 entries per layer
+  attendre:64MiB                 for models that look both ways, 64 MiB for all layers
+  LRA-sum+softmax+c=0:512        a system of the paper, with options
+  my_module:MyPolicy:1024        a policy of yours, my_module.py in the current folder
+'attendre info' lists all names and options."""
 
 
 def add_command(
@@ -58,71 +55,42 @@ def add_shared(parser: Parser, *, backend_help: str) -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
-def add_memory(parser: Parser) -> None:
-    """Add the options that describe a memory; `memory_of` reads them."""
-    memory = parser.add_argument_group("the memory")
-    memory.add_argument(
-        "--preset", default="LRA-sum", metavar="NAME", help="policy: see attendre info (LRA-sum)"
-    )
-    memory.add_argument(
-        "--kv", type=whole_number(1), default=1024, metavar="M", help="keys and values kept (1024)"
-    )
-    memory.add_argument(
-        "--q", type=whole_number(0), default=0, metavar="N", help="positions queries wait (0)"
-    )
-    memory.add_argument(
-        "--chunk", type=whole_number(1), default=128, metavar="S", help="tokens per step (128)"
-    )
-    memory.add_argument(
-        "--top-k", type=whole_number(1), metavar="K", help="entries a query retrieves (all)"
-    )
-    memory.add_argument(
-        "--sigmas",
-        type=float,
-        default=0.0,
-        metavar="C",
-        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in)",
-    )
-    memory.add_argument(
-        "--present",
-        choices=("compete", "visible"),
-        help="whether a chunk may be refused before it is attended to",
-    )
-    memory.add_argument(
-        "--positions",
-        choices=("clamp", "model", "in-cache"),
-        default="clamp",
-        help="beyond the length that the model was trained on (clamp)",
-    )
+def add_memory(parser: Any, default: str | None, words: str) -> None:
+    """Add ``--memory``; `attendre_core.presets.memory_for` reads it."""
+    parser.add_argument("--memory", default=default, metavar="MEMORY", help=words)
 
 
-def memory_of(arguments: argparse.Namespace) -> MemoryConfig:
-    """Make the memory that the options of `add_memory` describe."""
-    config = preset(
-        arguments.preset,
-        arguments.kv,
-        arguments.q,
-        arguments.chunk,
-        arguments.top_k,
-        sigmas=arguments.sigmas,
-    )
-    config = replace(config, positions=arguments.positions)
-    return config if arguments.present is None else replace(config, present=arguments.present)
+def add_list(parser: Any, flag: str, each: Callable[[str], Any] = str, **options: Any) -> None:
+    """Add an option that takes several words, separated by commas or spaces."""
+
+    def parse(text: str) -> list[Any]:
+        return [each(word.strip()) for word in text.split(",") if word.strip()]
+
+    parser.add_argument(flag, nargs="+", type=parse, action=_Joined, **options)
 
 
-def whole_number(least: int) -> Callable[[str], int]:
-    """Return an argument type: a whole number, ``least`` or more."""
+class _Joined(argparse.Action):
+    """Join the lists of an option's words into one."""
 
-    def parse(text: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            number = least - 1
-        if number < least:
+    def __call__(
+        self, parser: object, namespace: object, values: Any, option_string: str | None = None
+    ) -> None:
+        """Store the list."""
+        found = [word for words in values for word in words]
+        if not found:
+            raise argparse.ArgumentError(self, "nothing is given; separate words by commas")
+        setattr(namespace, self.dest, found)
+
+
+def one_of(*words: str) -> Callable[[str], str]:
+    """Return an argument type: one of some words."""
+
+    def parse(text: str) -> str:
+        if text not in words:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not possible; give a whole number, {least} or more"
+                f"invalid choice: {text!r} (choose from {', '.join(words)})"
             )
-        return number
+        return text
 
     return parse
 

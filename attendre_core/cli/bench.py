@@ -1,4 +1,4 @@
-"""``attendre bench``: what a step costs, as ratios to references that ran beside it."""
+"""``attendre bench``: what a step costs, as ratios to references measured alternately with it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from attendre_core.cli.arguments import add_command, print_json, whole_number
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attendre_core.benchmark import Results
+    from attendre_core.speed import Results
 
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-Measure what memories cost. Every figure is a ratio to a reference that ran in turns with it
-in the same process, so a busy machine spoils little: the median of the ratios of neighbouring
+Measure what memories cost. Every figure is a ratio to a reference measured alternately with
+it in the same process, so a busy machine spoils little: the median of the ratios of neighbouring
 blocks, with the quartiles. With one thread, processor time is what counts.
 
 rows:
   1  torch: a step with K=M ÷ bare SDPA            7  time and memory at 1,000,000 tokens
   2  torch: a step with K=128 ÷ dense attention    8  SmolLM2-135M: prefill of 16k tokens
-  3  JAX: both, jitted                             9  SmolLM2-135M: tokens a second after it
+  3  JAX: both, jitted                             9  SmolLM2-135M: tokens per second after it
   4  our step ÷ the same written by hand          10  a layer of memorizing-transformers-pytorch
   5  gathering the top K ÷ a threshold            11  reading 64k tokens both ways
   6  insert and evict: by S, not by M
@@ -63,7 +63,7 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N",
-        help="threads of each library (1); more than one measures time on the wall",
+        help="threads of each library (1); more than one measures wall time",
     )  # fmt: skip
     parser.add_argument(
         "--instructions", action="store_true",
@@ -81,8 +81,8 @@ def add_to(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the command."""
-    from attendre_core.benchmark import Results, chart, markdown, page
-    from attendre_core.benchmark.rows import LIBRARIES
+    from attendre_core.speed import Results, chart, markdown, page
+    from attendre_core.speed.rows import LIBRARIES
 
     for name in arguments.backend:
         if name not in LIBRARIES:
@@ -106,11 +106,11 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _measured(arguments: argparse.Namespace) -> Results:
     """Measure, and print each line of the table as it comes."""
-    from attendre_core.benchmark import Results, environment, markdown, measure_all
-    from attendre_core.benchmark.counts import calls, small_step
-    from attendre_core.benchmark.rows import parts_of
-    from attendre_core.benchmark.timing import threads
     from attendre_core.progress import progress_bar
+    from attendre_core.speed import Results, environment, markdown, measure_all
+    from attendre_core.speed.counts import calls, small_step
+    from attendre_core.speed.rows import parts_of
+    from attendre_core.speed.timing import threads
 
     libraries, rows = tuple(arguments.backend), tuple(arguments.row)
     with threads(arguments.threads):
@@ -148,7 +148,7 @@ def _measured(arguments: argparse.Namespace) -> Results:
 
 
 def _instructions(libraries: tuple[str, ...]) -> dict[str, int]:
-    from attendre_core.benchmark.counts import instructions
+    from attendre_core.speed.counts import instructions
 
     counts = {}
     for name in ("numpy", *(name for name in libraries if name == "torch")):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import math
-import textwrap
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
+from attendre_core.cli.arguments import (
+    Parser,
+    add_command,
+    add_list,
+    add_shared,
+    one_of,
+    print_json,
+    whole_number,
+)
+from attendre_core.cli.demo_tables import CHUNK, TOP_K, Found, as_json, draw, print_found
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
-    from attendre_core.evaluation.grid import Grid, Measured
-    from attendre_core.evaluation.picture import Panel
-    from attendre_core.evaluation.tables import Table
+    from attendre_core.evaluation.sweep import Cell
+    from attendre_core.evaluation.tasks import SyntheticTask
 
 __all__ = ["add_to"]
 
@@ -25,22 +33,41 @@ Let a tiny model that ships with this package read inputs 8 to 32 times longer t
 chunk of 16 tokens, with memories of different policies and sizes, and count its right
 answers. The question comes first; the answer is somewhere in a context of noise.
 
-Prints a table in the shape of the paper's (a row for each size M of the memory and each
-wait N of the queries, a column a policy) with 95 % intervals, says what it shows, and
-draws it. NumPy is enough, nothing is downloaded, everything is computed while you wait."""
+Prints a table (a row per system, a column per size M of the memory and wait N of the
+queries) with 95 % intervals, says what it shows, and draws it. Names mean what they mean
+everywhere: LFA-1e-3 is the paper's system with its c of 1, LFA-1e-3+c=0 the same with new
+entries that start at the mean score. NumPy is enough and nothing is downloaded."""
 
 _EXAMPLES = """\
   attendre demo
   attendre demo --model encoder-decoder
   attendre demo --task past-only --answers single      a task that needs no look ahead
-  attendre demo --sigmas paper                         the paper's initial scores
-  attendre demo --policies MT LFA-0 LFA-1e-2 --documents 24
+  attendre demo --policies MT,LFA-0,LFA-0+c=0,LFA-0+softmax+c=-1 --documents 24
   attendre demo --backend torch --seed 7 --picture demo.svg
   attendre demo --json | python -m json.tool
-  attendre demo --full --records full.jsonl            the whole grid; may be interrupted"""
+  attendre demo --full --out results/                  everything; can be interrupted"""
 
-#: Sizes of the whole grid, for chunks of 16: up to 8 chunks, and 16 for those without choice.
+#: What is compared: the paper's systems, two of them at c = 0, and what we recommend.
+POLICIES = (
+    "MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3",
+    "LRA-max+c=0", "LFA-1e-3+c=0", "attendre",
+)  # fmt: skip
+#: Pairs of M and N; and those at which only FIFO and sinks are measured, to see which size would
+#: make up for a policy.
+SIZES = ((16, 0), (32, 0), (64, 0), (32, 16), (64, 32))
+LARGE = ((256, 0),)
 _FULL_SIZES = ((16, 0), (32, 0), (64, 0), (128, 0), (32, 16), (64, 32), (128, 64))
+#: Policies whose new entries start at mu - c sigma, and the c that --full adds to their own.
+_SCORED = ("LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
+_FULL_C = (-1, 0)
+
+
+class Plan(NamedTuple):
+    """What is measured: cells, each on all models and tasks."""
+
+    models: Sequence[str]
+    tasks: Sequence[SyntheticTask]
+    cells: list[Cell]
 
 
 def add_to(commands: Any) -> None:
@@ -54,24 +81,20 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     _add_reading(parser)
-    parser.add_argument(
-        "--policies", nargs="+", metavar="NAME",
-        help="presets of 'attendre info', any LFA-<decay>, and the controls full, no-memory, "
-        "closed-book, first-M, random, pinned (the paper's, and the controls)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--sigmas", nargs="+", type=_sigmas, metavar="C",
-        help="new entries start C standard deviations below the mean stored score; 'paper' is "
-        "what the paper used (0)",
+    add_list(
+        parser, "--policies", metavar="NAME",
+        help="names of 'attendre info' with options such as +c=0, separated by commas, and the "
+        "controls full, no-memory, closed-book, first-M, random, pinned; M and N are those of the "
+        f"columns ({','.join(POLICIES)}, all controls)",
     )  # fmt: skip
     parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",
-        help="where the picture is written; of several tables each has its own, with the table "
+        help="where the picture is written; each of several tables has its own, with the table "
         "in its name (attendre-demo.svg)",
     )  # fmt: skip
     parser.add_argument(
-        "--records", metavar="FILE",
-        help="write a line of JSON for each cell; what the file holds is not measured again",
+        "--out", metavar="FOLDER",
+        help="keep the results: one file per model and task; what is there is not measured again",
     )  # fmt: skip
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
@@ -79,202 +102,133 @@ def add_to(commands: Any) -> None:
 def _add_reading(parser: Parser) -> None:
     parser.add_argument(
         "--full", action="store_true",
-        help="both models, all tasks, all presets, more sizes and scores; takes hours",
+        help="both models, all tasks, all presets, more sizes and c; takes hours",
     )  # fmt: skip
-    parser.add_argument(
-        "--model", nargs="+", choices=("prefix-lm", "encoder-decoder"), metavar="NAME",
+    add_list(
+        parser, "--model", one_of("prefix-lm", "encoder-decoder"), metavar="NAME",
         help="prefix-lm, encoder-decoder (prefix-lm)",
     )  # fmt: skip
-    parser.add_argument(
-        "--task", nargs="+", choices=("look-ahead", "past-only"), metavar="NAME",
+    add_list(
+        parser, "--task", one_of("look-ahead", "past-only"), metavar="NAME",
         help="look-ahead: a value comes before its key; past-only: right after it (look-ahead)",
     )  # fmt: skip
-    parser.add_argument(
-        "--answers", nargs="+", choices=("repeat", "single"), metavar="NAME",
-        help="repeat: the answer recurs; single: it stands in one place (repeat)",
+    add_list(
+        parser, "--answers", one_of("repeat", "single"), metavar="NAME",
+        help="repeat: the answer recurs; single: it occurs once (repeat)",
     )  # fmt: skip
     parser.add_argument(
-        "--documents", type=whole_number(1), metavar="COUNT", help="for each cell (40; full: 96)"
+        "--documents", type=whole_number(1), metavar="COUNT", help="per cell (40; full: 96)"
     )
     parser.add_argument("--seed", type=whole_number(0), default=0, help="which documents (0)")
 
 
-def _sigmas(text: str) -> float | str:
-    if text == "paper":
-        return text
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise argparse.ArgumentTypeError(f"{text!r} is not possible; give a number, or 'paper'")
-    return number
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure, then print and draw."""
-    from attendre_core.evaluation.resuming import measure_missing
-    from attendre_core.evaluation.tables import tables_of
-
-    grid = grid_of(arguments)
-    file = None if arguments.records is None else Path(arguments.records).expanduser()
-    tables = tables_of(measure_missing(file, grid.cells(), grid, "reading"))
+    plan = plan_of(arguments)
+    found = measure(plan, arguments.backend, arguments.out)
     if arguments.json:
-        print_json(as_json(grid, tables, _draw(tables, arguments.picture)))
+        print_json(as_json(found, arguments.backend, draw(found, arguments.picture)))
         return
     terminal = Terminal()
-    for table in tables:
-        print_table(table, grid, terminal)
+    for one in found:
+        print_found(one, terminal)
     # Last, so that a picture that cannot be written costs nothing else.
-    print(_draw(tables, arguments.picture))
+    print(draw(found, arguments.picture))
 
 
-def grid_of(arguments: argparse.Namespace) -> Grid:
+def plan_of(arguments: argparse.Namespace) -> Plan:
     """Return what the options ask for; every mistake is found before anything is measured."""
     from attendre_core.backend import backend
-    from attendre_core.evaluation.grid import PAPER_SYSTEMS, Grid
-    from attendre_core.evaluation.systems import CONTROLS, system
-    from attendre_core.presets import PRESETS
+    from attendre_core.evaluation.controls import CONTROLS
+    from attendre_core.evaluation.sweep import cells_of
+    from attendre_core.evaluation.tasks import SYNTHETIC
+    from attendre_core.presets import PRESETS, parse
 
     full = arguments.full
-    for name in arguments.policies or ():
-        system(name, 16)
     backend(arguments.backend)
-    for option, file in (("picture", arguments.picture), ("records", arguments.records)):
-        if file is not None and not Path(file).expanduser().parent.is_dir():
+    _check_place("picture", Path(arguments.picture).expanduser())
+    if full:
+        lower = [f"{name}+c={c}" for name in _SCORED for c in _FULL_C]
+        names: Sequence[str] = (*PRESETS, *lower, *CONTROLS)
+    else:
+        names = (*POLICIES, *CONTROLS)
+    names = arguments.policies or names
+    for name in names:
+        parsed = parse(name, CONTROLS)
+        if parsed.size is not None or parsed.has("wait"):
             raise ConfigError(
-                f"demo: there is no folder for the {option} {file}. Make it, or give another file "
-                f"with --{option}."
+                f"demo: {name!r} says M or N, but here they are those of the columns. Leave :size "
+                "and +wait= out, or use 'attendre eval synthetic'."
             )
-        if file is not None and Path(file).expanduser().is_dir():
-            raise ConfigError(
-                f"demo: the {option} cannot be written to {file}, which is a folder. Give a file "
-                f"with --{option}."
+    cells = cells_of(names, (), _FULL_SIZES if full else SIZES)
+    large = [name for name in names if name in ("MT", "AS")]
+    both = ("repeat", "single")
+    return Plan(
+        arguments.model or (("prefix-lm", "encoder-decoder") if full else ("prefix-lm",)),
+        [
+            SYNTHETIC[name](
+                answers, limit=arguments.documents or (96 if full else 40), seed=arguments.seed,
+                chunk=CHUNK,
             )
-    return Grid(
-        models=arguments.model or (("prefix-lm", "encoder-decoder") if full else ("prefix-lm",)),
-        tasks=arguments.task or (("look-ahead", "past-only") if full else ("look-ahead",)),
-        answers=arguments.answers or (("repeat", "single") if full else ("repeat",)),
-        systems=arguments.policies
-        or (*(PRESETS if full else (*PAPER_SYSTEMS, "attendre")), *CONTROLS),
-        sizes=_FULL_SIZES if full else Grid().sizes,
-        sigmas=arguments.sigmas or ((-1.0, 0.0, 1.0, "paper") if full else (0.0,)),
-        documents=arguments.documents or (96 if full else Grid().documents),
-        seed=arguments.seed,
-        backend=arguments.backend,
-    )
-
-
-def as_json(grid: Grid, tables: Sequence[Table], drawn: str) -> dict[str, Any]:
-    """Return everything that the tables show."""
-    from attendre_core.evaluation.reading import sentences
-
-    return {
-        "command": "demo",
-        "settings": {
-            name: getattr(grid, name) for name in ("documents", "seed", "chunk", "top_k", "backend")
-        },
-        "picture": drawn,
-        "tables": [
-            {
-                **dict(zip(("model", "task", "answers", "sigmas"), table.heading, strict=True)),
-                "cells": [_cell_json(m) for m in table.measured],
-                "reading": sentences(table.measured, grid.chunk),
-            }
-            for table in tables
+            for name, answers in product(
+                arguments.task or (tuple(SYNTHETIC) if full else ("look-ahead",)),
+                arguments.answers or (both if full else ("repeat",)),
+            )
         ],
-    }
+        [*cells, *cells_of(large, (), LARGE)],
+    )  # fmt: skip
 
 
-def _cell_json(measured: Measured) -> dict[str, Any]:
-    cell, accuracy = measured.cell, measured.accuracy
-    return {
-        "policy": cell.system,
-        "kv_size": cell.kv_size,
-        "q_size": cell.q_size,
-        "right": int(measured.outcome.right.sum()),
-        "accuracy": accuracy.value,
-        "low": accuracy.low,
-        "high": accuracy.high,
-        "admitted": round(float(measured.outcome.admitted.mean()), 4),
-        "present": round(float(measured.outcome.present.mean()), 4),
-    }
+def _check_place(option: str, file: Path) -> None:
+    if not file.parent.is_dir():
+        raise ConfigError(
+            f"demo: there is no folder for the {option} {file}. Make it, or give another file "
+            f"with --{option}."
+        )
+    if file.is_dir():
+        raise ConfigError(
+            f"demo: the {option} cannot be written to {file}, which is a folder. Give a file "
+            f"with --{option}."
+        )
 
 
-def print_table(table: Table, grid: Grid, terminal: Terminal) -> None:
-    """Print right answers, what was let in and what was still there, and sentences."""
-    from attendre_core.evaluation.reading import admission, sentences
-    from attendre_core.evaluation.tables import with_interval, with_shares
+def measure(plan: Plan, backend: str, out: str | None) -> list[Found]:
+    """Measure all cells with all models on all tasks."""
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.sweep import ResultStore, identity_of, run_cells, summarise
 
-    wide = max(60, min(terminal.columns, 100))
-    print(terminal.paint(table.title, "bold"))
-    print(
-        f"right answers in %, 95 % intervals; {grid.documents} documents of 128 to 512 tokens, "
-        f"chunks of {grid.chunk}, top {grid.top_k}, seed {grid.seed}\n"
-    )
-    for block in table.blocks(with_interval, wide, lambda text: terminal.paint(text, "green")):
-        print("\n".join(block) + "\n")
-    print("share of new entries let in, share of a chunk's own entries there when it attends\n")
-    for block in table.blocks(with_shares, wide):
-        print("\n".join(block) + "\n")
-    found = sentences(table.measured, grid.chunk)
-    more = admission(table.measured)
-    for sentence in found if more is None else [*found, more]:
-        # A figure and its unit stay on one line.
-        kept = sentence.replace(" %", "\0%")
-        text = textwrap.fill(kept, wide, initial_indent="- ", subsequent_indent="  ")
-        print(text.replace("\0", " "))
-    print()
-
-
-def _draw(tables: Sequence[Table], path: str) -> str:
-    """Write a picture of each table; returns where they are, or why there is none."""
-    from attendre_core.evaluation.picture import chart
-
-    written = []
-    for table in tables:
-        panels = _panels(table)
-        if not panels:
-            continue
-        file = Path(path) if len(tables) == 1 else _named(Path(path), table)
-        try:
-            file.expanduser().write_text(
-                chart(f"Right answers: {table.title}", panels), encoding="utf-8"
-            )
-        except OSError as error:
-            raise ConfigError(
-                f"demo: the picture cannot be written to {file} ({error.strerror}). Give another "
-                "file with --picture."
-            ) from error
-        written.append(str(file))
-    if not written:
-        return "No picture: only controls without a memory were measured."
-    if len(written) == 1:
-        return f"Picture: {written[0]} (opens in any browser)"
-    return f"Pictures, which open in any browser: {', '.join(written)}"
+    folder = None if out is None else _folder(out)
+    limits = sum(task.limit for task in plan.tasks)
+    bar = progress_bar(len(plan.models) * limits * len(plan.cells), "reading", " documents")
+    found = []
+    try:
+        for name in plan.models:
+            model = load_tiny(name, backend=backend)
+            for task in plan.tasks:
+                words = f"{name}-{task.name}-{task.answers}-{task.seed}"
+                file = None if folder is None else folder / f"{words}.jsonl"
+                identity = identity_of(model, name, task, CHUNK, TOP_K)
+                items = task.items(model)
+                with ResultStore(file, identity) as store:
+                    bar.update(sum(len(store.done(cell)) for cell in plan.cells))
+                    measured = run_cells(
+                        model, task, items, plan.cells, store, chunk=CHUNK, top_k=TOP_K,
+                        on_items=lambda _, count: bar.update(count),
+                    )  # fmt: skip
+                summary = summarise(measured, task.metrics, "MT")
+                found.append(Found(name, task, measured, summary))
+    finally:
+        bar.close()
+    return found
 
 
-def _named(path: Path, table: Table) -> Path:
-    """Return the file of one of several tables: the name says which."""
-    *place, c = table.heading
-    words = "-".join([path.stem, *place]) + ("" if c is None else f"-c-{c}")
-    return path.with_name(words + path.suffix)
-
-
-def _panels(table: Table) -> list[Panel]:
-    from attendre_core.evaluation.picture import Line, Panel
-
-    panels = []
-    for waiting, title in (
-        (False, "queries attend at once (N = 0)"),
-        (True, "queries wait (N > 0)"),
-    ):
-        sizes = [size for size in table.sizes if (size[1] > 0) == waiting]
-        lines = []
-        for name in table.systems:
-            found = [(kv, m.accuracy) for kv, q in sizes if (m := table.at(name, kv, q))]
-            if found:
-                lines.append(Line(name, found))
-        if lines:
-            panels.append(Panel(title, "M, entries of a memory", lines))
-    return panels
+def _folder(path: str) -> Path:
+    folder = Path(path).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"demo: the folder {path} cannot be made ({error.strerror}). Give another one with "
+            "--out."
+        ) from error
+    return folder

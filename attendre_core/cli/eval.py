@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import argparse
-import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
-from attendre_core.cli.eval_tasks import DEFAULTS, OPTIONS, TASKS, benchmark_of
+from attendre_core.cli.arguments import (
+    MEMORY_HELP,
+    Parser,
+    add_command,
+    add_list,
+    add_shared,
+    print_json,
+    whole_number,
+)
+from attendre_core.cli.eval_cells import POLICIES, cells_for, is_control, names_of
+from attendre_core.cli.eval_tasks import TASKS, add_task, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.presets import ParsedName, parse
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
-    from attendre_core.evaluation.benchmarks import Benchmark
     from attendre_core.evaluation.sweep import Cell, Report, ResultStore
+    from attendre_core.evaluation.tasks import Task
     from attendre_core.zoo import Model
 
 __all__ = ["add_to"]
@@ -29,38 +38,35 @@ beside the controls that tell whether the memory worked.
 Tasks:
 {tasks}
 
-A policy is a preset (attendre info lists them) with options behind it:
-{options}
+{memory}
+Names without a size are measured at every --size.
 
 Results go into a folder: results.jsonl (one line for each item of each system; Parquet too, if
-pyarrow is installed), table.md, table.tex, and pictures. If the command is ended, or killed, the
-same command goes on where it was. More policies, sizes and questions can be added to a folder;
-another model or other settings need another one."""
+pyarrow is installed), table.md, table.tex, and pictures. If the command is interrupted or killed,
+running it again continues. More policies, sizes and questions can be added to a folder; another
+model or other settings need another one."""
 
 _EXAMPLES = """\
-  attendre eval synthetic --model prefix-lm --kv 32 64 --q 0 half --out results/
-  attendre eval needle --model model.gguf --kv 256 512 --context-tokens 2048 --out results/
+  attendre eval synthetic --model prefix-lm --size 32,64 --wait 0,half --out results/
+  attendre eval needle --model model.gguf --size 256,512 --context-tokens 2048 --out results/
   attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
-      --limit 100 --policies MT AS LFA-1e-3 LRA-sum+softmax+c=0 --kv 256 --out results/
-  attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --kv 1024 --q 512 \\
+      --limit 100 --policies MT,AS,LFA-1e-3,LRA-sum+softmax+c=0 --size 256 --out results/
+  attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --size 1024 \\
       --out results/
-  attendre eval perplexity --model model.gguf --data book.txt --kv 256 512 --backend torch \\
-      --out results/
-  attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 --kv 128 256 \\
-      --q 0 half --out results/"""
-
-_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3", "attendre", "attendre-causal")
+  attendre eval perplexity --model model.gguf --data book.txt --size 256,64MiB \\
+      --policies MT,attendre-causal,my_module:MyPolicy --backend torch --out results/
+  attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 \\
+      --size 128,256 --wait 0,half --out results/"""
 
 
 def add_to(commands: Any) -> None:
     """Add this command to the command line."""
     tasks = "\n".join(f"  {name:<12} {task.words}" for name, task in TASKS.items())
-    options = "\n".join(f"  +{name:<16} {words}" for name, words in OPTIONS.items())
     parser = add_command(
         commands,
         "eval",
         "measure policies and sizes on a task with a model of yours",
-        description=_DESCRIPTION.format(tasks=tasks, options=options),
+        description=_DESCRIPTION.format(tasks=tasks, memory=MEMORY_HELP),
         examples=_EXAMPLES,
         run=run,
     )
@@ -71,7 +77,7 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where results go")
     _add_grid(parser)
-    _add_task(parser)
+    add_task(parser)
     parser.add_argument("--batch", type=whole_number(1), default=8, metavar="B",
                         help="items side by side: speed, not results (8)")  # fmt: skip
     parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
@@ -83,9 +89,11 @@ def add_to(commands: Any) -> None:
 
 def _add_grid(parser: Parser) -> None:
     grid = parser.add_argument_group("the grid")
-    grid.add_argument(
-        "--policies", nargs="+", default=list(_POLICIES), metavar="NAME",
-        help=f"in the order of the table ({' '.join(_POLICIES)})",
+    add_list(
+        grid, "--policies", metavar="NAME",
+        help="names of memories, separated by commas, in the order of the table "
+        f"({','.join(POLICIES)}, waiting for half of M if the model looks both ways, and what we "
+        "recommend for it)",
     )  # fmt: skip
     grid.add_argument(
         "--no-controls", action="store_true", help="leave out full, no-memory, closed-book, ..."
@@ -93,12 +101,11 @@ def _add_grid(parser: Parser) -> None:
     grid.add_argument(
         "--baseline", metavar="NAME", help="what all are compared with (the first policy)"
     )
-    grid.add_argument(
-        "--kv", type=whole_number(1), nargs="+", metavar="M", help="entries kept (2 and 4 chunks)"
-    )
-    grid.add_argument(
-        "--q", type=_waiting, nargs="+", default=[0], metavar="N",
-        help="positions queries wait; 'half' is half of each M (0)",
+    add_list(grid, "--size", metavar="M", help="entries per layer, or bytes (2 and 4 chunks)")
+    add_list(
+        grid, "--wait", _waiting, metavar="N",
+        help="positions queries wait, 'half' is half of each M (what a name says: 0, but for "
+        "attendre)",
     )  # fmt: skip
     grid.add_argument(
         "--chunk", type=whole_number(1), metavar="S", help="tokens per step (128; synthetic: 16)"
@@ -109,66 +116,46 @@ def _add_grid(parser: Parser) -> None:
     )  # fmt: skip
 
 
-def _add_task(parser: Parser) -> None:
-    task = parser.add_argument_group("the task; what means nothing to one is refused")
-
-    def add(name: str, words: str, **more: Any) -> None:
-        task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
-
-    count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
-    add("--data", "questions, records or a text", metavar="FILE")
-    add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
-    add("--limit", "items at most", **count)
-    add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
-    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
-    add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
-    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
-    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
-        metavar="COUNT", type=any_number)  # fmt: skip
-    add("--streams", "perplexity: texts side by side (1)", **count)
-    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
-        type=any_number)  # fmt: skip
-    add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
-    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
-    add("--seed", "of contexts and documents (0)", type=any_number)
-
-
 def run(arguments: argparse.Namespace) -> None:
     """Measure what is missing, then show everything."""
-    from attendre_core.evaluation.sweep import ResultStore, cells_of, identity_of, report
-    from attendre_core.evaluation.sweep.running import does_not_fit
+    from attendre_core.evaluation.controls import label_of
+    from attendre_core.evaluation.sweep import ResultStore, identity_of, report
+    from attendre_core.evaluation.sweep.measuring import does_not_fit
 
-    benchmark, chunk, top_k = benchmark_of(arguments)
-    _check_controls(arguments, benchmark)
-    sizes = arguments.kv or [2 * chunk, 4 * chunk]
-    controls = () if arguments.no_controls else benchmark.controls
-    cells = cells_of(arguments.policies, controls, sizes, arguments.q)
-    _check_cells(cells, chunk, top_k)
-    baseline = arguments.baseline or arguments.policies[0]
+    task, chunk, top_k = task_of(arguments)
+    # A wrong name is told before anything is loaded.
+    names = names_of(arguments.policies or ())
+    _check_controls(arguments.task, names, task.controls)
+    sizes = [parse(f"MT:{size}").size for size in arguments.size or (2 * chunk, 4 * chunk)]
     folder = _folder(arguments.out)
     model = _model(arguments)
-    items = benchmark.items(model)
+    controls = () if arguments.no_controls else task.controls
+    cells = cells_for(model, names, controls, sizes, arguments.wait, chunk, top_k)
+    first = next((cell.policy for cell in cells if cell.kv), cells[0].policy)
+    baseline = label_of(arguments.baseline) if arguments.baseline else first
+    items = task.items(model)
     notes = []
     asked = any(cell.policy == "full" for cell in cells)
-    if asked and does_not_fit(model, benchmark, items):
+    if asked and does_not_fit(model, task, items):
         cells = [cell for cell in cells if cell.policy != "full"]
         notes.append(
-            f"Full attention is left out: {benchmark.longest(items)} tokens are more than the "
+            f"Full attention is left out: {task.longest(items)} tokens are more than the "
             f"{model.reading_part.context} that the model was made for."
         )
-    identity = identity_of(model, Path(arguments.model).name, benchmark, chunk, top_k)
+    identity = identity_of(model, Path(arguments.model).name, task, chunk, top_k)
     with ResultStore(folder / "results.jsonl", identity) as store:
-        _check_baseline(baseline, [*store.policies, *(cell.policy for cell in cells)])
-        _measure(arguments, model, benchmark, items, cells, store, chunk, top_k)
-    found = report(folder, benchmark.metrics, baseline)
+        known = [found.cell.policy for found in store.measured]
+        _check_baseline(baseline, [*known, *(cell.policy for cell in cells)])
+        _measure(arguments, model, task, items, cells, store, chunk, top_k)
+    found = report(folder, task.metrics, baseline)
     if arguments.json:
-        print_json(_as_json(arguments, found, notes))
+        print_json(_as_json(arguments, found, notes, chunk, top_k))
     else:
         _print(found, notes)
 
 
 def _measure(
-    arguments: argparse.Namespace, model: Model, benchmark: Benchmark, items: list[Any],
+    arguments: argparse.Namespace, model: Model, task: Task, items: list[Any],
     cells: list[Cell], store: ResultStore, chunk: int, top_k: int | None,
 ) -> None:  # fmt: skip
     from attendre_core.evaluation.sweep import run_cells
@@ -186,21 +173,19 @@ def _measure(
         bar.update(count)
 
     try:
-        run_cells(model, benchmark, items, cells, store, chunk=chunk, top_k=top_k,
+        run_cells(model, task, items, cells, store, chunk=chunk, top_k=top_k,
                   batch=arguments.batch, on_items=shown)  # fmt: skip
     finally:
         bar.close()
 
 
-def _check_controls(arguments: argparse.Namespace, benchmark: Benchmark) -> None:
+def _check_controls(task: str, names: list[ParsedName], controls: Sequence[str]) -> None:
     """Refuse a control that would measure something else than its name says."""
-    from attendre_core.evaluation.systems import CONTROLS
-
-    for name in arguments.policies:
-        if name in CONTROLS and name not in benchmark.controls:
+    for parsed in names:
+        if is_control(parsed) and parsed.name not in controls:
             raise ConfigError(
-                f"eval {arguments.task}: the control {name!r} means nothing to this task; those "
-                f"that do are {', '.join(benchmark.controls)}. Leave it out."
+                f"eval {task}: the control {parsed.name!r} means nothing to this task; those that "
+                f"do are {', '.join(controls)}. Leave it out."
             )
 
 
@@ -212,14 +197,6 @@ def _check_baseline(baseline: str, policies: list[str]) -> None:
             f"{', '.join(dict.fromkeys(policies))}. Choose one of them with --baseline, or name it "
             "in --policies."
         )
-
-
-def _check_cells(cells: list[Cell], chunk: int, top_k: int | None) -> None:
-    """Refuse a wrong name before anything is loaded."""
-    from attendre_core.evaluation.sweep import system_of
-
-    for cell in cells:
-        system_of(cell.policy, cell.kv or chunk, cell.q, chunk, top_k)
 
 
 def _model(arguments: argparse.Namespace) -> Model:
@@ -247,38 +224,33 @@ def _folder(path: str) -> Path:
     return folder
 
 
-def _as_json(arguments: argparse.Namespace, found: Report, notes: list[str]) -> dict[str, Any]:
+def _as_json(
+    arguments: argparse.Namespace, found: Report, notes: list[str], chunk: int, top_k: int | None
+) -> dict[str, Any]:
+    from attendre_core.evaluation.controls import system
+
+    def name(cell: Cell) -> str:
+        made = system(cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k)
+        return cell.policy if made.whole else made.memory.name
+
     return {
         "command": "eval",
         "task": arguments.task,
         "model": arguments.model,
         "baseline": found.summary.baseline,
-        "rows": [
-            {
-                **row.cell._asdict(),
-                "items": row.items,
-                **{name: list(interval) for name, interval in row.values.items()},
-                "gap": None if row.gap is None else list(row.gap),
-                **{
-                    name: None if math.isnan(value) else value
-                    for name, value in (
-                        ("admitted", row.admitted), ("present", row.present), ("bytes", row.nbytes),
-                    )
-                },
-            }
-            for row in found.summary.rows
-        ],
+        "rows": [{"memory": name(row.cell), **row.plain()} for row in found.summary.rows],
         "files": [str(file) for file in found.files],
         "notes": notes,
-    }  # fmt: skip
+    }
 
 
 def _print(found: Report, notes: list[str]) -> None:
-    from attendre_core.evaluation.sweep.writing import plain
+    from attendre_core.evaluation.sweep import cell_table
 
     terminal = Terminal()
     # Not every terminal has a minus sign that is as wide as a plus.
-    print(plain(found.summary).replace("\N{MINUS SIGN}", terminal.choose("\N{MINUS SIGN}", "-")))
+    minus = "\N{MINUS SIGN}"
+    print(cell_table(found.summary).plain().replace(minus, terminal.choose(minus, "-")) + "\n")
     for line in [*notes, "Written: " + ", ".join(str(file) for file in found.files)]:
         print(line)
 

@@ -1,4 +1,4 @@
-"""The tasks of ``attendre eval``: what they are called, and how options become a benchmark."""
+"""The tasks of ``attendre eval``: what they are called, and how options become a task."""
 
 from __future__ import annotations
 
@@ -6,24 +6,13 @@ import argparse
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attendre_core.arguments import Parser, whole_number
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from attendre_core.evaluation.benchmarks import Benchmark, ContextRule
+    from attendre_core.evaluation.tasks import ContextRule, Task
 
-__all__ = ["DEFAULTS", "OPTIONS", "TASKS", "Task", "benchmark_of"]
-
-#: What can be written behind a name, for the help.
-OPTIONS = {
-    "c=NUMBER": "new entries start so many deviations below the mean score",
-    "quota=SHARE": "at least this share of a chunk gets in",
-    "quantile=SHARE": "new entries beat at least this share of the memory",
-    "softmax": "scores are attention weights (also: logits, clip)",
-    "hold": "entries later than every query so far keep their score",
-    "visible": "a chunk is attended to before it competes",
-    "in-cache": "positions count what is stored (also: model, clamp)",
-}
-
+__all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 
 #: The options that only some tasks use, and what they are if nobody gives them.
 DEFAULTS: dict[str, Any] = {
@@ -33,7 +22,7 @@ DEFAULTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-class Task(NamedTuple):
+class TaskOptions(NamedTuple):
     """A task on the command line.
 
     Attributes
@@ -41,7 +30,7 @@ class Task(NamedTuple):
     words
         What it asks, for the help.
     make
-        Makes the benchmark from the arguments and the chunk.
+        Makes the task from the arguments and the chunk.
     uses
         Which of the options of `DEFAULTS` mean something to it.
     chunk, top_k
@@ -51,15 +40,40 @@ class Task(NamedTuple):
     """
 
     words: str
-    make: Callable[[argparse.Namespace, int], Benchmark]
+    make: Callable[[argparse.Namespace, int], Task]
     uses: tuple[str, ...]
     chunk: int = 128
     top_k: int = 128
     needs: str = ""
 
 
-def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | None]:
-    """Return the benchmark, S and K."""
+def add_task(parser: Parser) -> None:
+    """Add the options of all tasks; `task_of` reads them."""
+    task = parser.add_argument_group("the task; what means nothing to one is refused")
+
+    def add(name: str, words: str, **more: Any) -> None:
+        task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
+
+    count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
+    add("--data", "questions, records or a text", metavar="FILE")
+    add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
+    add("--limit", "items at most", **count)
+    add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
+    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
+    add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
+    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
+    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
+        metavar="COUNT", type=any_number)  # fmt: skip
+    add("--streams", "perplexity: texts side by side (1)", **count)
+    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
+        type=any_number)  # fmt: skip
+    add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
+    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
+    add("--seed", "of contexts and documents (0)", type=any_number)
+
+
+def task_of(arguments: argparse.Namespace) -> tuple[Task, int, int | None]:
+    """Return the task, S and K."""
     task = TASKS[arguments.task]
     for name, default in DEFAULTS.items():
         if name not in task.uses and getattr(arguments, name) != default:
@@ -76,15 +90,15 @@ def benchmark_of(arguments: argparse.Namespace) -> tuple[Benchmark, int, int | N
 
 
 def _rule(arguments: argparse.Namespace, tokens: int | None) -> ContextRule:
-    from attendre_core.evaluation.benchmarks import ContextRule
+    from attendre_core.evaluation.tasks import ContextRule
 
     return ContextRule(
         arguments.context_tokens or tokens, arguments.depth, arguments.gold, arguments.seed
     )
 
 
-def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import TriviaQA
+def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import TriviaQA
 
     return TriviaQA(
         limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
@@ -92,16 +106,16 @@ def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _needle(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Needle
+def _needle(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Needle
 
     return Needle(
         limit=arguments.limit or 20, new_tokens=arguments.new_tokens, rule=_rule(arguments, 1024)
     )
 
 
-def _multi_key(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import MultiKey
+def _multi_key(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import MultiKey
 
     return MultiKey(
         limit=arguments.limit or 20, new_tokens=arguments.new_tokens, data=arguments.data,
@@ -109,8 +123,8 @@ def _multi_key(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _perplexity(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Perplexity
+def _perplexity(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Perplexity
 
     return Perplexity(
         data=arguments.data, tokens=arguments.context_tokens or 4096, streams=arguments.streams,
@@ -118,8 +132,8 @@ def _perplexity(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _embedding(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Embedding
+def _embedding(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Embedding
 
     return Embedding(
         data=arguments.data, tokens=arguments.context_tokens or 384, limit=arguments.limit or 20,
@@ -127,13 +141,12 @@ def _embedding(arguments: argparse.Namespace, chunk: int) -> Benchmark:
     )  # fmt: skip
 
 
-def _synthetic(arguments: argparse.Namespace, chunk: int) -> Benchmark:
-    from attendre_core.evaluation.benchmarks import Synthetic
+def _synthetic(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import SYNTHETIC
 
-    return Synthetic(
-        task=arguments.reading, answers=arguments.answers, limit=arguments.limit or 48,
-        seed=arguments.seed, chunk=chunk,
-    )  # fmt: skip
+    return SYNTHETIC[arguments.reading](
+        arguments.answers, limit=arguments.limit or 48, seed=arguments.seed, chunk=chunk
+    )
 
 
 def _option(name: str) -> str:
@@ -142,27 +155,27 @@ def _option(name: str) -> str:
 
 _ANSWERING = ("limit", "new_tokens", "depth", "seed")
 TASKS = {
-    "triviaqa": Task(
+    "triviaqa": TaskOptions(
         "questions over long contexts, with the paper's template", _triviaqa,
         ("data", "evidence", "context_tokens", "gold", *_ANSWERING),
         needs="the questions (an official file, or JSON lines)",
     ),
-    "needle": Task(
+    "needle": TaskOptions(
         "a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)
     ),
-    "multi-key": Task(
+    "multi-key": TaskOptions(
         "one of many keys, made up, or of --data records.jsonl.gz", _multi_key,
         ("data", "keys", *_ANSWERING),
     ),
-    "perplexity": Task(
+    "perplexity": TaskOptions(
         "predict a long text that is read as a stream", _perplexity,
         ("data", "context_tokens", "streams", "skip"), needs="a text file",
     ),
-    "embedding": Task(
+    "embedding": TaskOptions(
         "an encoder's embeddings against full attention", _embedding,
         ("data", "context_tokens", "limit", "skip"), needs="a text file",
     ),
-    "synthetic": Task(
+    "synthetic": TaskOptions(
         "the reading tasks of attendre demo", _synthetic, ("limit", "reading", "answers", "seed"),
         chunk=16, top_k=16,
     ),

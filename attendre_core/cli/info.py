@@ -1,35 +1,53 @@
-"""``attendre info``: versions, backends, presets, and what a memory would cost."""
+"""``attendre info``: versions, backends, names of memories, and what a memory would cost."""
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
 import platform
+from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
 from attendre_core.backend import available_backends, backend
-from attendre_core.cli.arguments import add_command, add_shared, print_json, whole_number
+from attendre_core.cli.arguments import (
+    MEMORY_HELP,
+    add_command,
+    add_memory,
+    add_shared,
+    print_json,
+    whole_number,
+)
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
-from attendre_core.memory import KeyValueMemory
-from attendre_core.presets import PRESETS, MemoryConfig, preset
+from attendre_core.presets import (
+    CONTROL_PRESETS,
+    OPTIONS,
+    PRESETS,
+    MemoryConfig,
+    memory_for,
+    preset,
+)
 
 __all__ = ["add_to"]
 
-_DESCRIPTION = """\
-Show versions, the array libraries that can be used, and the preset policies.
+_DESCRIPTION = f"""\
+Show versions, the array libraries that can be used, and the names and options of memories.
 
-With --kv it also estimates the bytes of a key/value memory, before anything is
-allocated. Array libraries are looked up without importing them, except the one
-named by --backend; --backend all imports each one and shows what it can do."""
+With --memory it also shows what a name means and how many bytes it takes in a model of a
+given shape, before anything is allocated. Array libraries are looked up without importing
+them, except the one named by --backend; --backend all imports each one and shows what it can
+do.
+
+{MEMORY_HELP}"""
 
 _EXAMPLES = """\
   attendre info
   attendre info --backend torch
   attendre info --backend all --json
-  attendre info --kv 1024 --heads 8 --head-dim 64 --layers 12
-  attendre info --kv 4096 --heads 8 --head-dim 128 --layers 32 --dtype bfloat16 --batch 4"""
+  attendre info --memory attendre-causal:1024 --layers 12 --kv-heads 8 --head-dim 64
+  attendre info --memory 64MiB --layers 32 --kv-heads 8 --head-dim 128 --dtype bfloat16
+  attendre info --memory attendre:1024 --both-ways --layers 12 --heads 12 --kv-heads 12"""
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 
@@ -45,19 +63,22 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     add_shared(parser, backend_help="array library to import and look at (numpy), or 'all'")
-    size = parser.add_argument_group("the memory to estimate")
-    size.add_argument("--kv", type=whole_number(1), metavar="M", help="slots of the memory")
+    size = parser.add_argument_group("the memory to look at")
+    add_memory(size, None, "its name, or a size for the recommended system")
     size.add_argument(
-        "--heads", type=whole_number(1), default=8, metavar="G", help="key/value heads (8)"
+        "--both-ways", action="store_true", help="the model attends to both sides (causal)"
     )
-    size.add_argument(
-        "--head-dim", type=whole_number(1), default=64, metavar="D", help="numbers per head (64)"
-    )
+    for flag, letter, default, words in (
+        ("--layers", "L", 12, "layers"),
+        ("--kv-heads", "G", 8, "K/V heads"),
+        ("--heads", "H", None, "query heads (as many as K/V heads)"),
+        ("--head-dim", "D", 64, "numbers per head"),
+        ("--dim", "C", None, "width of the residual stream (H * D)"),
+        ("--batch", "B", 1, "rows"),
+    ):
+        shown = words if default is None else f"{words} ({default})"
+        size.add_argument(flag, type=whole_number(1), default=default, metavar=letter, help=shown)
     size.add_argument("--dtype", choices=_DTYPES, default="float32", help="of keys and values")
-    size.add_argument(
-        "--layers", type=whole_number(1), default=1, metavar="L", help="one memory each (1)"
-    )
-    size.add_argument("--batch", type=whole_number(1), default=1, metavar="B", help="rows (1)")
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -66,14 +87,15 @@ def run(arguments: argparse.Namespace) -> None:
         "command": "info",
         "versions": versions(),
         "backends": [look_at(name, arguments.backend) for name in available_backends()],
-        "presets": {name: described(preset(name, 64)) for name in PRESETS},
+        "presets": {name: described(preset(name, 64)) for name in (*PRESETS, *CONTROL_PRESETS)},
+        "options": {option.usage: option.words for option in OPTIONS},
     }
     if arguments.backend != "all":
         # A name that is not known, or a library that cannot be imported, is an error here.
         asked = backend(arguments.backend)
         if asked.name not in [found["name"] for found in answer["backends"]]:
             answer["backends"].append(look_at(arguments.backend, arguments.backend))
-    if arguments.kv is not None:
+    if arguments.memory is not None:
         answer["memory"] = estimate(arguments)
     if arguments.json:
         print_json(answer)
@@ -82,21 +104,25 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def described(config: MemoryConfig) -> str:
-    """Write a policy and everything else that a preset sets, for a memory of 64 entries.
+    """Write a policy and everything else that a name sets.
 
     Examples
     --------
     >>> described(preset("Transformer-XL", 64))
     "FIFO(), present='visible'"
     """
-    plain = MemoryConfig(config.policy, config.kv_size)
-    names = ("q_size", "present", "per_head", "protect_recent", "cross_top_k")
-    more = [
-        f"{name}={getattr(config, name)!r}"
-        for name in names
-        if getattr(config, name) != getattr(plain, name)
+    policy = config.policy
+    told = [
+        f"{field.name}={value!r}"
+        for number, field in enumerate(fields(policy))
+        if (value := getattr(policy, field.name)) != field.default or number == 0
     ]
-    return ", ".join([repr(config.policy), *more])
+    more = [
+        f"{field.name}={value!r}"
+        for field in fields(config)[2:]
+        if (value := getattr(config, field.name)) != field.default
+    ]
+    return ", ".join([f"{type(policy).__name__}({', '.join(told)})", *more])
 
 
 def versions() -> dict[str, str]:
@@ -147,14 +173,23 @@ def library_of(name: str) -> str:
 
 
 def estimate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return the bytes of the memories that were described."""
-    memory = KeyValueMemory(size=arguments.kv)
-    one = memory.nbytes(arguments.batch, arguments.heads, arguments.head_dim, arguments.dtype)
-    sizes = ("kv", "heads", "head_dim", "dtype", "layers", "batch")
+    """Return what the memory is and the bytes that it takes."""
+    names = ("layers", "kv_heads", "heads", "head_dim", "dtype", "batch")
+    shape = {name: getattr(arguments, name) for name in names}
+    config = memory_for(
+        arguments.memory, causal=not arguments.both_ways, carry_dim=arguments.dim, **shape
+    )
+    if config is None:
+        raise ConfigError("info: full attention has no fixed size. Name a memory with --memory.")
+    count = config.nbytes(carry_dim=arguments.dim, **shape)
     return {
-        **{name: getattr(arguments, name) for name in sizes},
-        "bytes_per_layer": one,
-        "bytes": one * arguments.layers,
+        "name": config.name,
+        "settings": described(config),
+        "kv_size": config.kv_size,
+        **shape,
+        "heads": arguments.heads or arguments.kv_heads,
+        "bytes_per_layer": count // arguments.layers,
+        "bytes": count,
     }
 
 
@@ -167,16 +202,20 @@ def print_text(answer: dict[str, Any]) -> None:
         colour = "red" if found["status"] == "missing" else "green"
         status = terminal.paint(f"{found['status']:<9}", colour)
         print(f"  {found['name']:<17} {status} {_details(found)}")
-    print(terminal.paint("\nPresets", "bold"))
-    for name, policy in answer["presets"].items():
-        print(f"  {name:<17} {policy}")
+    print(terminal.paint("\nNames (and any LFA-<decay>), as they are with 64 entries", "bold"))
+    for name, settings in answer["presets"].items():
+        print(f"  {name:<17} {settings}")
+    print(terminal.paint("\nOptions", "bold"))
+    for usage, words in answer["options"].items():
+        print(f"  +{usage:<16} {words}")
     if "memory" in answer:
         size = answer["memory"]
-        print(terminal.paint("\nMemory", "bold"))
+        print(terminal.paint(f"\nMemory {size['name']}", "bold"))
+        print(f"  {size['settings']}")
         print(
-            f"  {size['kv']} slots x {size['heads']} heads x {size['head_dim']} {size['dtype']}, "
-            f"batch {size['batch']}: {readable(size['bytes_per_layer'])} a layer, "
-            f"{readable(size['bytes'])} for {size['layers']} layer{'s' * (size['layers'] > 1)}"
+            f"  {size['kv_size']} entries of {size['kv_heads']} x {size['head_dim']} "
+            f"{size['dtype']}, batch {size['batch']}: {readable(size['bytes_per_layer'])} per "
+            f"layer, {readable(size['bytes'])} in {size['layers']} layers"
         )
 
 

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import (
+    MEMORY_HELP,
     Parser,
     add_command,
     add_memory,
     add_shared,
-    memory_of,
     print_json,
     whole_number,
 )
@@ -26,21 +25,25 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to"]
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Read a text file of any length with a model that you have, in a memory of fixed size, and
 continue it or answer a question about it.
 
 The checkpoint is a Hugging Face folder, a .gguf file or a llama2.c .bin file. The summary
-says what the memory took and what full attention over the same input would have needed."""
+says what the memory took and what full attention over the same input would have needed.
+
+{MEMORY_HELP}"""
 
 _EXAMPLES = """\
-  attendre run --model SmolLM2-135M --kv 1024 book.txt
-  attendre run --model model.gguf --preset LRA-sum --kv 2048 --question "Who is Pierre?" book.txt
-  attendre run --model flan-t5-small --preset LFA-1e-3 --kv 1024 --q 512 --chunk 128 report.txt
-  attendre run --model model.gguf --kv 512 --save state.safetensors book.txt
-  attendre run --model model.gguf --kv 512 --restore state.safetensors more.txt
-  cat log.txt | attendre run --model model.gguf --kv 1024 --backend torch -
-  attendre run --model model.gguf --no-memory page.txt"""
+  attendre run --model SmolLM2-135M book.txt
+  attendre run --model model.gguf --memory 2048 --question "Who is Pierre?" book.txt
+  attendre run --model model.gguf --memory 64MiB book.txt
+  attendre run --model flan-t5-small --memory LFA-1e-3+wait=512+k=128:1024 report.txt
+  attendre run --model model.gguf --memory my_module:MyPolicy:1024 book.txt
+  attendre run --model model.gguf --memory 512 --save state.safetensors book.txt
+  attendre run --model model.gguf --memory 512 --restore state.safetensors more.txt
+  cat log.txt | attendre run --model model.gguf --backend torch -
+  attendre run --model model.gguf --memory full page.txt"""
 
 _TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
 #: Tokens that are read between two looks at the progress bar.
@@ -68,9 +71,11 @@ def add_to(commands: Any) -> None:
         metavar="TEXT",
         help="with {question} and {context}; the default is the paper's, question first",
     )
-    add_memory(parser)
-    parser.add_argument(
-        "--no-memory", action="store_true", help="full attention: no limit, for comparison"
+    add_memory(
+        parser,
+        "1024",
+        "see above; a size alone is the recommended system for the model, 'full' is full "
+        "attention without a limit (1024)",
     )
     parser.add_argument(
         "--attention",
@@ -106,10 +111,9 @@ def run(arguments: argparse.Namespace) -> None:
     from attendre_core.zoo import load
 
     text = _text(arguments)
-    memory = None if arguments.no_memory else memory_of(arguments)
     model = load(
         arguments.model,
-        memory=memory,
+        memory=arguments.memory,
         backend=arguments.backend,
         dtype=arguments.dtype,
         attention=arguments.attention,
@@ -151,8 +155,8 @@ def _text(arguments: argparse.Namespace) -> str:
 def _stream(model: Model) -> Stream:
     if model.memory is None and not model.causal:
         raise ConfigError(
-            "run: a model that looks both ways cannot stream without a memory. Leave --no-memory "
-            "out, or use encode and generate in Python."
+            "run: a model that looks both ways cannot stream without a memory. Give a size with "
+            "--memory, or use encode and generate in Python."
         )
     return model.stream()
 
@@ -206,7 +210,7 @@ def _summary(model: Model, stream: Stream) -> dict[str, Any]:
         "tokens_read": length,
         "backend": model.library,
         "layers": part.layers,
-        "memory": None if model.memory is None else repr(replace(model.memory, layers=())),
+        "memory": "full" if model.memory is None else model.memory.name,
         "memory_bytes": sum(report.nbytes for report in reports),
         "full_attention_bytes": 2 * part.layers * part.kv_heads * part.head_dim * width * length,
         "kept_per_layer": max(report.used[0] for report in reports),
@@ -218,13 +222,13 @@ def _print_summary(terminal: Terminal, summary: dict[str, Any]) -> None:
     used, full = summary["memory_bytes"], summary["full_attention_bytes"]
     lines = [
         f"read {summary['tokens_read']:,} tokens through {summary['layers']} layers "
-        f"on {summary['backend']}",
+        f"on {summary['backend']}, memory {summary['memory']}",
         f"keys and values: {_mebibytes(used)} MiB held; full attention would hold "
         f"{_mebibytes(full)} MiB ({full / used:.1f} times as much)",
     ]
-    if summary["memory"] is not None:
+    if summary["memory"] != "full":
         lines.append(
-            f"kept {summary['kept_per_layer']:,} of {summary['tokens_read']:,} tokens in a layer; "
+            f"kept {summary['kept_per_layer']:,} of {summary['tokens_read']:,} tokens per layer; "
             f"lowest share of new tokens admitted once full: {summary['admitted_share']:.0%}"
         )
     print(terminal.paint("\n".join(["", *lines]), "dim"), file=sys.stderr)

@@ -29,15 +29,13 @@ _ROWS, _LINES, _BESIDE, _GAP = 10, 8, 2, 6
 def tell(trace: TextTrace, answer: str | None) -> None:
     """Print what happened in the highest layer; ``answer`` is the right next word, if known."""
     terminal = Terminal()
-    memory = trace.policies[0].memory
     shades = terminal.choose("░▒▓█", "-+*#")
     print(terminal.paint(trace.title, "bold"))
     print(
-        f"memories of M = {memory.kv_size}, queries wait N = {memory.q_size}, chunks of S = "
-        f"{memory.chunk}; layer {trace.policies[0].layers[-1].layer}\n"
-        f"a map has a row for a step and a column for a few tokens: {shades} some to all of them "
-        f"in memory,\n{terminal.choose('·', '.')} evicted, x refused, blank not read yet; "
-        "'word @7' is the word at position 7\n"
+        f"layer {trace.policies[0].layers[-1].layer}; a map has a row per step and a column for a "
+        f"few tokens: {shades} some to all of them in memory,\n"
+        f"{terminal.choose('·', '.')} evicted, x refused, blank not read yet; 'word @7' is the "
+        "word at position 7\n"
     )
     for policy in trace.policies:
         for line in lines_of(trace, policy, policy.layers[-1], terminal):

@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
-from attendre_core.cli.arguments import Parser, add_command, add_shared, print_json, whole_number
+from attendre_core.cli.arguments import (
+    MEMORY_HELP,
+    Parser,
+    add_command,
+    add_list,
+    add_shared,
+    print_json,
+    whole_number,
+)
+from attendre_core.cli.trace_reading import TINY, own_reading, tiny_reading
 from attendre_core.errors import ConfigError
+from attendre_core.presets import ParsedName, parse, recommended
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.tracing.record import LayerTrace, TextTrace
-    from attendre_core.evaluation.tracing.words import Naming
     from attendre_core.presets import MemoryConfig
     from attendre_core.zoo.model import Model
 
 __all__ = ["add_to"]
 
-_DESCRIPTION = """\
+_DESCRIPTION = f"""\
 Read one text with several eviction policies and look into their memories: which tokens were
 in memory at which step, which were evicted or refused, what the last query attended to, and
 which words are left at the end.
@@ -31,33 +38,25 @@ look-ahead task; NumPy is enough and nothing is downloaded. With --model and --t
 --prompt) your own model reads your own text.
 
 Prints a summary and writes a page to explore in any browser (one file that loads nothing)
-and, if matplotlib is installed, a picture."""
+and, if matplotlib is installed, a picture.
+
+{MEMORY_HELP}"""
 
 _EXAMPLES = """\
   attendre trace
-  attendre trace --policies MT LRA-last H2O attendre --kv 48 --q 0
+  attendre trace --policies MT,LRA-last+c=0,H2O,attendre --size 48
   attendre trace --model encoder-decoder --task past-only --seed 3
-  attendre trace --model SmolLM2-135M --text article.txt --kv 256 --backend torch
-  attendre trace --model model.gguf --prompt "Who was Ada? Ada was" --kv 8 --chunk 4 --layer 0 5
+  attendre trace --model SmolLM2-135M --text article.txt --size 256 --backend torch
+  attendre trace --model model.gguf --prompt "Who was Ada?" --size 8 --chunk 4 --layer 0,5
+  attendre trace --model model.gguf --text book.txt --policies my_module:MyPolicy,attendre-causal
   cat log.txt | attendre trace --model model.gguf --text - --limit 4000 --out log-trace
   attendre trace --json | python -m json.tool"""
 
-_TINY = ("prefix-lm", "encoder-decoder")
-_POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
+#: Compared by default, besides what is recommended for the model.
+_POLICIES = ("MT", "AS", "LRA-sum+c=0", "LFA-1e-3+c=0")
 #: M, S and K of the tiny models, and of others.
-_TINY_SIZES, _SIZES = (32, 16, 16), (256, 64, None)
-#: Chunks of a document of the tiny models.
-_CHUNKS = 16
-
-
-class Reading(NamedTuple):
-    """What is read: a model, tokens, how tokens are shown, a sentence, and what is right."""
-
-    model: Model
-    tokens: list[int]
-    naming: Naming | None
-    title: str
-    answer: str | None = None
+_TINY_SIZES: tuple[int | str, int, int | None] = (32, 16, 16)
+_SIZES: tuple[int | str, int, int | None] = (256, 64, None)
 
 
 def add_to(commands: Any) -> None:
@@ -71,9 +70,9 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     _add_reading(parser)
-    _add_memory(parser)
-    parser.add_argument(
-        "--layer", nargs="+", type=whole_number(0), metavar="L",
+    _add_memories(parser)
+    add_list(
+        parser, "--layer", whole_number(0), metavar="L",
         help="layers to trace, from 0; the summary shows the highest (all)",
     )  # fmt: skip
     parser.add_argument(
@@ -86,7 +85,7 @@ def add_to(commands: Any) -> None:
 def _add_reading(parser: Parser) -> None:
     group = parser.add_argument_group("what is read")
     group.add_argument(
-        "--model", default=_TINY[0], metavar="PATH",
+        "--model", default=TINY[0], metavar="PATH",
         help="a checkpoint as in attendre run, or a tiny model: prefix-lm, encoder-decoder "
         "(prefix-lm)",
     )  # fmt: skip
@@ -110,35 +109,21 @@ def _add_reading(parser: Parser) -> None:
     )
 
 
-def _add_memory(parser: Parser) -> None:
+def _add_memories(parser: Parser) -> None:
     group = parser.add_argument_group("the memories")
-    group.add_argument(
-        "--policies", nargs="+", metavar="NAME",
-        help="presets of 'attendre info', any LFA-<decay>, first-M, random, pinned "
-        f"({', '.join(_POLICIES)}, and attendre or attendre-causal)",
+    add_list(
+        group, "--policies", metavar="NAME",
+        help="names of memories, separated by commas; their own size and options count "
+        f"({','.join(_POLICIES)}, waiting for half of M if the model looks both ways, and what we "
+        "recommend for it)",
     )  # fmt: skip
+    group.add_argument("--size", metavar="M", help="entries per layer, or bytes (256; tiny: 32)")
     group.add_argument(
-        "--kv", type=whole_number(1), metavar="M", help="keys and values kept (256; tiny models 32)"
-    )
-    group.add_argument(
-        "--q", type=whole_number(0), metavar="N",
-        help="positions queries wait (M/2 for models that look both ways, else 0)",
-    )  # fmt: skip
-    group.add_argument(
-        "--chunk", type=whole_number(1), metavar="S", help="tokens per step (64; tiny models 16)"
+        "--chunk", type=whole_number(1), metavar="S", help="tokens per step (64; tiny models: 16)"
     )
     group.add_argument(
         "--top-k", type=whole_number(1), metavar="K",
-        help="entries a query retrieves (all; tiny models 16)",
-    )  # fmt: skip
-    group.add_argument(
-        "--sigmas", type=float, default=0.0, metavar="C",
-        help="new entries start C deviations below the mean score (0; the paper's 1 lets few in; "
-        "attendre and attendre-causal have their own)",
-    )  # fmt: skip
-    group.add_argument(
-        "--positions", choices=("clamp", "model", "in-cache"), default="clamp",
-        help="beyond the length that the model was trained on (clamp)",
+        help="entries a query retrieves (all; tiny models: 16)",
     )  # fmt: skip
 
 
@@ -148,11 +133,10 @@ def run(arguments: argparse.Namespace) -> None:
     from attendre_core.evaluation.tracing import trace_text
 
     # A wrong name is told before a large model is loaded.
-    for name in arguments.policies or ():
-        _memory(name, 32, 0, 16, None, 0.0)
+    names = [_parsed(name) for name in arguments.policies or ()]
     folder = _folder(arguments.out)
-    reading = _tiny(arguments) if arguments.model in _TINY else _own(arguments)
-    memories = _memories(arguments, reading.model)
+    reading = tiny_reading(arguments) if arguments.model in TINY else own_reading(arguments)
+    memories = _memories(arguments, names, reading.model)
     bar = progress_bar(len(reading.tokens) * len(memories), "reading", " tokens")
     try:
         trace = trace_text(
@@ -170,94 +154,40 @@ def run(arguments: argparse.Namespace) -> None:
     print(f"Picture: {picture}" if picture else f"No picture: {missing}")
 
 
-# -------------------------------------------------------------------- what is read
-
-
-def _tiny(arguments: argparse.Namespace) -> Reading:
-    from attendre_core.evaluation import load_tiny
-    from attendre_core.evaluation.tasks import TASKS, word
-    from attendre_core.evaluation.tasks.vocabulary import KEYS, QUESTIONS
-
-    if arguments.text is not None or arguments.prompt is not None:
-        raise ConfigError(
-            f"trace: the tiny model {arguments.model} reads only documents of its own tasks "
-            "(--task, --seed). Name a model that reads text with --model."
-        )
-    for name in ("attention", "limit"):
-        if getattr(arguments, name) is not None:
-            raise ConfigError(f"trace: --{name} is for models that read a text of yours.")
-    (document,) = TASKS[arguments.task]().documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
-    title = (
-        f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
-        f"{word(QUESTIONS[document.question])} asks for the value of "
-        f"{word(KEYS[document.question])}, and {word(document.answer)} is right"
-    )
-    return Reading(
-        load_tiny(arguments.model, backend=arguments.backend),
-        document.tokens.tolist(),
-        lambda tokens: [f"{word(token)} " for token in tokens],
-        title,
-        word(document.answer),
-    )
-
-
-def _own(arguments: argparse.Namespace) -> Reading:
-    from attendre_core.zoo import load
-
-    text = arguments.prompt if arguments.prompt is not None else _text(arguments.text)
-    model = load(
-        arguments.model, backend=arguments.backend, dtype=arguments.dtype,
-        attention=arguments.attention,
-    )  # fmt: skip
-    tokens = model.tokens(text)[: arguments.limit]
-    if not tokens:
-        raise ConfigError("trace: the text is empty, expected at least one token.")
-    source = "a prompt" if arguments.prompt is not None else Path(arguments.text).name
-    if arguments.text == "-":
-        source = "standard input"
-    title = f"{Path(arguments.model).name} reads {source}, {len(tokens)} tokens"
-    return Reading(model, tokens, None, title)
-
-
-def _text(file: str | None) -> str:
-    if file is None:
-        raise ConfigError("trace: there is nothing to read. Give --text FILE or --prompt TEXT.")
-    try:
-        if file == "-":
-            return sys.stdin.read()
-        return Path(file).read_text(encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise ConfigError(f"trace: {file} cannot be read ({error.strerror}).") from error
-
-
 # -------------------------------------------------------------------- the memories
 
 
-def _memories(arguments: argparse.Namespace, model: Model) -> dict[str, MemoryConfig]:
-    size, step, most = _TINY_SIZES if arguments.model in _TINY else _SIZES
-    kv = arguments.kv or size
-    waiting = 0 if model.causal else kv // 2
-    top_k = arguments.top_k or (None if most is None else min(most, kv))
-    own = "attendre-causal" if model.causal else "attendre"
-    q = waiting if arguments.q is None else arguments.q
-    chunk = arguments.chunk or min(step, kv)
-    return {
-        name: replace(
-            _memory(name, kv, q, chunk, top_k, arguments.sigmas), positions=arguments.positions
+def _parsed(text: str) -> ParsedName:
+    parsed = parse(text, others=("full",))
+    if parsed.name == "full":
+        raise ConfigError("trace: full attention has no memory to look into. Leave it out.")
+    return parsed
+
+
+def _memories(
+    arguments: argparse.Namespace, names: list[ParsedName], model: Model
+) -> dict[str, MemoryConfig]:
+    """Make the memories for a model, by their full names."""
+    if not names:
+        waits = () if model.causal else ("wait=half",)
+        names = [parse("+".join((name, *waits))) for name in _POLICIES]
+        names.append(parse(recommended(model.causal)))
+    size, chunk, top_k = _TINY_SIZES if arguments.model in TINY else _SIZES
+    if arguments.size is not None:
+        size = parse(f"MT:{arguments.size}").size or size
+    found = {}
+    for parsed in names:
+        most = parsed.size or size
+        entries = most if isinstance(most, int) else 2**31
+        full = parsed.with_defaults(
+            size,
+            chunk=arguments.chunk or min(chunk, entries),
+            k=arguments.top_k or (None if top_k is None else min(top_k, entries)),
         )
-        for name in arguments.policies or (*_POLICIES, own)
-    }
-
-
-def _memory(
-    name: str, kv: int, q: int, chunk: int, top_k: int | None, sigmas: float
-) -> MemoryConfig:
-    from attendre_core.evaluation import system
-
-    found = system(name, kv, q, chunk=chunk, top_k=top_k, sigmas=sigmas)
-    if found.whole or found.reads != "all":
-        raise ConfigError(f"trace: {name} has no memory to look into. Leave it out.")
-    return found.memory
+        memory = model.with_memory(str(full)).memory
+        if memory is not None:
+            found[memory.name] = memory
+    return found
 
 
 # -------------------------------------------------------------------- what comes out
@@ -280,7 +210,7 @@ def _folder(name: str) -> Path:
 def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
     """Write page and picture; returns where they are, and why there is no picture."""
     from attendre_core.evaluation.tracing.figure import write_png
-    from attendre_core.evaluation.tracing.page import page_of
+    from attendre_core.evaluation.tracing.trace_page import page_of
 
     page, picture = folder / "trace.html", folder / "trace.png"
     try:

@@ -21,10 +21,12 @@ __all__ = [
     "finite_entries",
     "gather_slots",
     "kth_largest",
+    "linear",
     "lowest",
     "masked_softmax",
     "mean_less_deviations",
     "push_slots",
+    "rms_norm",
     "rotate_halves",
     "running_count",
     "sum_logits",
@@ -68,6 +70,20 @@ def masked_softmax(logits: Array, allowed: Array | None) -> Array:
     total = np.sum(weights, axis=-1, keepdims=True)
     total[total == 0] = 1
     return np.divide(weights, total, out=weights)
+
+
+def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """Multiply by a view of the weight."""
+    y = x @ weight.T
+    return y if bias is None else y + bias
+
+
+def rms_norm(x: Array, weight: Array, eps: float) -> Array:
+    """Sum squares without the steps that `numpy.mean` adds to short rows."""
+    if x.dtype.itemsize < 4:
+        return NotImplemented
+    mean = np.add.reduce(x * x, axis=-1, keepdims=True) / x.dtype.type(x.shape[-1])
+    return x / np.sqrt(mean + x.dtype.type(eps)) * weight
 
 
 def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:

@@ -1,9 +1,9 @@
 """Does a memory work, and which policy and sizes are good? Tasks, controls, measurements."""
 
-from attendre_core.evaluation.accuracy import Outcome, measure
+from attendre_core.evaluation.controls import CONTROLS, System, system
 from attendre_core.evaluation.intervals import Interval, difference, share
-from attendre_core.evaluation.systems import CONTROLS, System, system
-from attendre_core.evaluation.tiny.models import load_tiny
+from attendre_core.evaluation.tasks.accuracy import Outcome, measure
+from attendre_core.evaluation.tiny.shipped import load_tiny
 
 __all__ = [
     "CONTROLS",

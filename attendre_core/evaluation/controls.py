@@ -1,93 +1,149 @@
-"""Controls: what must be beaten before a memory can be said to work.
+"""What is compared, by name: memories, and the controls that a memory has to beat.
 
-They tell "the memory found the answer" from "the question survived", "the beginning was enough"
-and "anything would have done".
+The controls tell "the memory kept the answer" from "the question survived", "the beginning was
+enough" and "any choice would have done".
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from attendre_core.backend import Array, namespace_of
-from attendre_core.memory.key_value import KeyValueMemory
-from attendre_core.policies import Policy, RandomTies, Stored
-from attendre_core.presets import MemoryConfig
+from attendre_core.errors import ConfigError
+from attendre_core.presets import MemoryConfig, canonical, parse, preset
 
-__all__ = ["FirstOnly", "PinnedMemory", "RandomSample"]
+__all__ = ["CONTROLS", "SIZELESS", "System", "label_of", "system"]
+
+#: Controls without a memory whose size could vary, and what each of them reads.
+_READS: dict[str, Literal["all", "last", "question"]] = {
+    "full": "all",
+    "no-memory": "last",
+    "closed-book": "question",
+}
+SIZELESS = tuple(_READS)
+#: All controls; ``first-M`` and ``random`` are presets.
+CONTROLS = (*SIZELESS, "first-M", "random", "pinned")
+_OURS = (*SIZELESS, "pinned")
 
 
 @dataclass(frozen=True)
-class FirstOnly(Policy):
-    """Keep the first M entries and refuse everything after them: a frozen memory.
+class System:
+    """A memory under a name, and which part of an input is read with it.
 
-    Examples
-    --------
-    >>> import numpy as np
-    >>> memory = KeyValueMemory(size=4, policy=FirstOnly())
-    >>> chunk = np.ones((1, 9, 1, 2), dtype=np.float32)
-    >>> state, _ = memory.insert(memory.init(1, 1, 2), chunk, chunk)
-    >>> sorted(state.position[0].tolist())
-    [0, 1, 2, 3]
+    Attributes
+    ----------
+    name
+        As tables and results files show it.
+    memory
+        Its memories.
+    reads
+        ``"all"``, ``"last"`` (only the last chunk), or ``"question"`` (no context at all).
+    whole
+        Nothing that is read is ever evicted: full attention.
     """
 
-    def enter(self, stored: Stored, count: Array) -> Array:
-        """Return 0: no score is needed."""
-        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+    name: str
+    memory: MemoryConfig
+    reads: Literal["all", "last", "question"] = "all"
+    whole: bool = False
 
-    def priority(self, stored: Stored) -> Array:
-        """Prefer what came earlier."""
-        xp = namespace_of(stored.score)
-        return -xp.astype(stored.arrival, stored.score.dtype)
+    def part_of(self, tokens: Any, question: Any) -> Any:
+        """Return what is read of an input; ``question`` is the input without its context.
+
+        Examples
+        --------
+        >>> system("no-memory", 64, chunk=2).part_of([7, 1, 2, 3, 9], [7, 9])
+        [3, 9]
+        """
+        if self.reads == "question":
+            return question
+        return tokens[-self.memory.chunk :] if self.reads == "last" else tokens
+
+    def memory_for(self, length: int, *, causal: bool) -> MemoryConfig:
+        """Return the memories for inputs of up to ``length`` tokens.
+
+        Full attention is a memory with room for everything; if the model looks both ways, all
+        queries wait for the end of the input.
+        """
+        memory = self.memory
+        if self.whole:
+            waiting = 0 if causal else length
+            room = max(memory.chunk, length, waiting + 1)
+            memory = replace(memory, kv_size=room, q_size=waiting, finish="flush")
+        return replace(memory, encoder_outputs=min(memory.encoder_outputs, length))
 
 
-@dataclass(frozen=True)
-class RandomSample(Policy):
-    """Keep a random sample of everything read, each entry as likely as any other.
+def system(
+    name: str,
+    kv_size: int,
+    q_size: int = 0,
+    *,
+    chunk: int = 16,
+    top_k: int | None = None,
+    pinned: int = 10,
+) -> System:
+    """Make a system by its name.
 
     Parameters
     ----------
-    seed
-        The sample depends on it and on the order of arrival alone, on every library.
-
-    Examples
-    --------
-    >>> RandomSample(seed=3)
-    RandomSample(seed=3)
-    """
-
-    seed: int = 0
-
-    def enter(self, stored: Stored, count: Array) -> Array:
-        """Return 0: no score is needed."""
-        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
-
-    def priority(self, stored: Stored) -> Array:
-        """Give each entry a number that looks random and never changes."""
-        xp = namespace_of(stored.score)
-        return xp.astype(RandomTies(self.seed).order(stored.arrival), stored.score.dtype)
-
-
-@dataclass(frozen=True)
-class PinnedMemory(MemoryConfig):
-    """Memories that never give up the first positions, where the question stands.
-
-    Parameters
-    ----------
+    name
+        As in `attendre_core.preset`, without ``:size`` and ``+wait=``: ``"LFA-1e-3"``,
+        ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention,
+        ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
+        ``"first-M"`` (a full memory stays as it is), ``"random"`` (a random sample of everything
+        read), ``"pinned"`` (FIFO that never evicts the question).
+    kv_size, q_size, chunk
+        M, N and S.
+    top_k
+        K, unless the name says it; M where M is smaller.
     pinned
-        How many positions.
+        How many positions at the beginning the control ``"pinned"`` keeps; at most three quarters
+        of M.
 
     Examples
     --------
-    >>> from attendre_core import FIFO
-    >>> PinnedMemory(FIFO(), kv_size=32, pinned=10).kv_memory(0).pin
+    >>> system("pinned", 32).memory.pin
     ((0, 10),)
+    >>> system("lra-max+c=1.5", 32, 16).name
+    'LRA-max+c=1.5'
     """
-
-    pinned: int = 10
-
-    def kv_memory(self, layer: int = 0) -> KeyValueMemory:
-        """Return the K/V memory of one layer."""
-        policy = self.policy_of(layer)
-        return KeyValueMemory(
-            size=self.kv_size, policy=policy, present=self.present, pin=((0, self.pinned),)
+    parsed = parse(name, _OURS)
+    if parsed.size is not None or parsed.has("wait"):
+        raise ConfigError(
+            f"system {name!r}: M and N are kv_size and q_size here, expected a name without :size "
+            f"and +wait=. Write {label_of(name)!r}."
         )
+    label = label_of(name)
+    if label in SIZELESS:
+        one_chunk = preset(f"MT+chunk={chunk}:{chunk}")
+        return System(label, one_chunk, reads=_READS[label], whole=True)
+    plain = parsed._replace(name="MT") if label == "pinned" else parsed
+    most = None if top_k is None else min(top_k, kv_size)
+    memory = preset(str(plain.with_defaults(kv_size, wait=q_size, chunk=chunk, k=most)))
+    if label == "pinned":
+        memory = replace(memory, pin=((0, max(1, min(pinned, kv_size - kv_size // 4))),))
+    return System(label, memory)
+
+
+def label_of(name: str) -> str:
+    """Return the name of a system as tables and results files show it.
+
+    That is the canonical name without what has columns of its own there: the size, and how long
+    queries wait.
+
+    Examples
+    --------
+    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible")
+    ('LFA-1e-3+c=0', 'attendre-causal')
+    """
+    parsed = parse(name, _OURS)
+    if parsed.name in _OURS:
+        if parsed.options or parsed.size is not None:
+            raise ConfigError(
+                f"system {name!r}: the control {parsed.name!r} has neither options nor a size. "
+                f"Write {parsed.name!r}."
+            )
+        return parsed.name
+    found = parse(canonical(name))
+    options = tuple(option for option in found.options if not option.startswith("wait="))
+    return str(found._replace(options=options))

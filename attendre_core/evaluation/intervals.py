@@ -1,4 +1,4 @@
-"""How sure a share of right answers is, and a difference between two of them."""
+"""How sure a mean is, a share of right answers, or a difference between two of them."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 
-__all__ = ["Interval", "difference", "share"]
+__all__ = ["Interval", "difference", "mean", "share"]
 
 _Z = 1.959963984540054
+_DRAWS = 2000
 
 
 class Interval(NamedTuple):
@@ -28,20 +30,20 @@ class Interval(NamedTuple):
 
 
 def share(right: Any) -> Interval:
-    """Return the share of right answers with Wilson's interval, honest at 0 and 1 as well.
+    """Return the share of right answers with Wilson's interval, which is sound at 0 and 1 too.
 
     Parameters
     ----------
     right
-        Boolean, (documents,).
+        Boolean, (items,).
 
     Examples
     --------
     >>> [round(x, 3) for x in share(np.ones(20, dtype=bool))]
     [1.0, 0.839, 1.0]
     """
-    right = _checked("share", right)
-    n, p = right.size, float(right.mean())
+    flags = _checked("share", right)
+    n, p = flags.size, float(flags.mean())
     middle = p + _Z**2 / (2 * n)
     spread = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
     scale = 1 + _Z**2 / n
@@ -49,16 +51,38 @@ def share(right: Any) -> Interval:
     return Interval(p, min((middle - spread) / scale, p), max((middle + spread) / scale, p))
 
 
-def difference(right: Any, other: Any, *, draws: int = 2000, seed: int = 0) -> Interval:
-    """Return how much larger the first share is, with a paired bootstrap interval.
-
-    Both must be measured on the same documents: documents are drawn again, with both of their
-    results, so that what makes a document hard for both does not count.
+def mean(values: Any, *, draws: int = _DRAWS, seed: int = 0) -> Interval:
+    """Return a mean with its bootstrap interval.
 
     Parameters
     ----------
-    right, other
-        Boolean, (documents,).
+    values
+        (items,).
+    draws, seed
+        Of the bootstrap.
+
+    Examples
+    --------
+    >>> [round(x, 2) for x in mean([1.0, 2.0, 3.0, 4.0])]
+    [2.5, 1.5, 3.5]
+    """
+    numbers = _checked("mean", values)
+    rng = np.random.default_rng(seed)
+    means = numbers[rng.integers(0, numbers.size, (draws, numbers.size))].mean(axis=1)
+    low, high = np.quantile(means, [0.025, 0.975])
+    return Interval(float(numbers.mean()), float(low), float(high))
+
+
+def difference(values: Any, others: Any, *, draws: int = _DRAWS, seed: int = 0) -> Interval:
+    """Return how much larger the first mean is, with a paired bootstrap interval.
+
+    Both must be measured on the same items, in the same order: items are drawn again with both of
+    their results, so what makes an item hard for both does not count.
+
+    Parameters
+    ----------
+    values, others
+        (items,), boolean or floating.
     draws, seed
         Of the bootstrap.
 
@@ -67,23 +91,19 @@ def difference(right: Any, other: Any, *, draws: int = 2000, seed: int = 0) -> I
     >>> difference([True, True, True, False], [True, False, False, False]).value
     0.5
     """
-    first, second = _checked("difference", right), _checked("difference", other)
+    first, second = _checked("difference", values), _checked("difference", others)
     if first.size != second.size:
         raise ConfigError(
             f"difference: {first.size} results against {second.size}, expected results on the same "
-            "documents."
+            "items."
         )
-    gap = first.astype(np.float64) - second
-    rng = np.random.default_rng(seed)
-    means = gap[rng.integers(0, gap.size, (draws, gap.size))].mean(axis=1)
-    low, high = np.quantile(means, [0.025, 0.975])
-    return Interval(float(gap.mean()), float(low), float(high))
+    return mean(first - second, draws=draws, seed=seed)
 
 
-def _checked(where: str, right: Any) -> Any:
-    found = np.asarray(right, dtype=bool)
+def _checked(where: str, values: Any) -> NDArray[np.float64]:
+    found = np.asarray(values, dtype=np.float64)
     if found.ndim != 1 or not found.size:
         raise ConfigError(
-            f"{where}: results have shape {found.shape}, expected (documents,) with at least one."
+            f"{where}: results have shape {found.shape}, expected (items,) with at least one."
         )
     return found

@@ -14,32 +14,23 @@ batch may end at different times.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.layer.records import Chunk, LayerOutput, LayerState
+from attendre_core.layer.block import Block, Flow, Observer, empty_block, step_block
+from attendre_core.layer.chunks import chunks_of, in_order
+from attendre_core.layer.records import LayerState
 from attendre_core.layer.trace import StepTrace
+from attendre_core.memory.spec import CHUNK
 from attendre_core.ops.counting import running_count
-from attendre_core.ops.slots import write_slots
 
-__all__ = ["Block", "Flow", "Stack", "StackOutput", "in_order"]
+__all__ = ["Stack", "StackOutput"]
 
-
-class Block(Protocol):
-    """One transformer layer around its attention: any object with these two methods.
-
-    A block that has an attribute ``encoding_params`` passes it to the position scheme.
-    """
-
-    def project(self, x: Array, position: Array) -> tuple[Array, Array, Array]:
-        """Return query, key and value, (batch, seq, heads, dim), of the input (batch, seq, C)."""
-
-    def finish(self, attended: Array, carry: Array) -> Array:
-        """Return the output, (batch, seq, C), of what was attended and the input it belongs to."""
+States = tuple[LayerState, ...]
 
 
 class StackOutput(NamedTuple):
@@ -56,14 +47,8 @@ class StackOutput(NamedTuple):
     traces: tuple[StepTrace | None, ...]
 
 
-class Flow(NamedTuple):
-    """What travels from layer to layer; fields as in `StackOutput`."""
-
-    x: Array
-    position: Array
-    valid: Array
-    document: Array | None
-    metadata: Any
+def _called(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
+    return function(*arguments, **settings)
 
 
 @dataclass(frozen=True)
@@ -74,6 +59,12 @@ class Stack:
     ----------
     layers
         From the input upwards.
+    run_layer
+        How one layer is run, e.g. compiled: called with `step_block` or `empty_block` and its
+        arguments, it returns what a plain call returns. Keyword arguments are settings, not
+        arrays.
+    observer
+        Who is told what each layer does; None is nobody.
 
     Notes
     -----
@@ -98,34 +89,38 @@ class Stack:
     """
 
     layers: tuple[AttendreLayer, ...]
+    run_layer: Callable[..., Any] = field(default=_called, repr=False)
+    observer: Observer | None = field(default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not self.layers or not all(isinstance(x, AttendreLayer) for x in self.layers):
             raise ConfigError(
                 f"Stack: layers is {self.layers!r}, expected a tuple of at least one AttendreLayer."
             )
+        if self.observer is not None and self.observer.traces:
+            tracing = tuple(replace(layer, trace=True) for layer in self.layers)
+            object.__setattr__(self, "layers", tracing)
 
     @property
     def delay(self) -> int:
         """The sum of all N: how many positions late the output comes."""
         return sum(layer.delay for layer in self.layers)
 
-    def init(self, **kwargs: Any) -> tuple[LayerState, ...]:
-        """Make an empty state of every layer; arguments as in `AttendreLayer.init`.
+    def init(self, *, chunk: int = CHUNK, **options: Any) -> States:
+        """Make an empty state of every layer; options as in `AttendreLayer.init`.
 
         A flush sends all N queries of a layer upwards at once, so ``chunk`` is raised to the
         largest N below.
         """
-        chunk = kwargs.pop("chunk", None)
         states = []
         for layer in self.layers:
-            states.append(layer.init(chunk=chunk, **kwargs))
-            chunk = max(chunk or 0, layer.delay) or None
+            states.append(layer.init(chunk=chunk, **options))
+            chunk = max(chunk, layer.delay)
         return tuple(states)
 
     def step(
         self,
-        state: tuple[LayerState, ...],
+        state: States,
         blocks: Sequence[Block],
         x: Array,
         position: Array | None = None,
@@ -134,7 +129,7 @@ class Stack:
         document: Array | None = None,
         metadata: Any = None,
         donate: bool = False,
-    ) -> tuple[tuple[LayerState, ...], StackOutput]:
+    ) -> tuple[States, StackOutput]:
         """Read one chunk through all layers.
 
         Parameters
@@ -147,31 +142,37 @@ class Stack:
             (batch, seq, C).
         position, valid, document, metadata
             As in `Chunk`.
+        donate
+            The caller will not use ``state`` again.
         """
         where = "Stack.step"
         self._check_blocks(where, blocks, state)
-        shape = tuple(x.shape[:2])
-        valid = checks.flags(where, "valid", valid, (shape[0], shape[1]), x, default=True)
+        shape = (x.shape[0], x.shape[1])
+        valid = checks.flags(where, "valid", valid, shape, x, default=True)
         if position is None:
             position = state[0].kv.clock[:, None] + running_count(valid) - 1
         flow = Flow(x, position, valid, document, metadata)
         return self._through(state, blocks, flow, 0, donate)
 
-    def flush(
-        self, state: tuple[LayerState, ...], blocks: Sequence[Block]
-    ) -> tuple[tuple[LayerState, ...], list[StackOutput]]:
-        """Let everything that waits come out, one extra step a layer; the outputs in order."""
-        return self._finish("Stack.flush", state, blocks, None)
+    def flush(self, state: States, blocks: Sequence[Block]) -> tuple[States, list[StackOutput]]:
+        """Let everything that waits come out, one extra step per layer; the outputs in order."""
+        return self._emptied("Stack.flush", state, blocks, None)
 
     def drain(
-        self, state: tuple[LayerState, ...], blocks: Sequence[Block], chunk_length: int
-    ) -> tuple[tuple[LayerState, ...], list[StackOutput]]:
+        self, state: States, blocks: Sequence[Block], chunk_length: int
+    ) -> tuple[States, list[StackOutput]]:
         """Let everything that waits come out, ``chunk_length`` positions at a time, in order."""
         checks.whole_number(
             "Stack.drain", "chunk_length", chunk_length, least=1,
             hint="The chunk length of the stream is a good choice.",
         )  # fmt: skip
-        return self._finish("Stack.drain", state, blocks, chunk_length)
+        return self._emptied("Stack.drain", state, blocks, chunk_length)
+
+    def finish(
+        self, state: States, blocks: Sequence[Block], chunk: int, how: Literal["drain", "flush"]
+    ) -> tuple[States, list[StackOutput]]:
+        """End the input by `flush`, or by `drain` with chunks of ``chunk``."""
+        return self.flush(state, blocks) if how == "flush" else self.drain(state, blocks, chunk)
 
     def run(
         self,
@@ -185,8 +186,8 @@ class Stack:
         valid: Array | None = None,
         document: Array | None = None,
         finish: Literal["drain", "flush"] = "drain",
-        step: Callable[..., tuple[tuple[LayerState, ...], StackOutput]] | None = None,
-    ) -> tuple[Array, tuple[LayerState, ...]]:
+        step: Callable[..., tuple[States, StackOutput]] | None = None,
+    ) -> tuple[Array, States]:
         """Read a whole input chunk by chunk and return the output in input order.
 
         Parameters
@@ -215,169 +216,81 @@ class Stack:
         where = "Stack.run"
         checks.whole_number(where, "chunk", chunk, least=1, hint="128 is the paper's choice.")
         found = backend_of(x)
-        xp, device = found.xp, found.device_of(x)
         batch, length, width = x.shape
         valid = checks.flags(where, "valid", valid, (batch, length), x, default=True)
-        index = xp.zeros((batch, length), dtype=xp.int32, device=device) + numbers(length, x)
+        device = found.device_of(x)
+        place = found.xp.zeros((batch, length), dtype=found.xp.int32, device=device)
+        place = place + numbers(length, x)
         state = self.init(
             batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, carry_dim=width,
-            xp=found, dtype=x.dtype, device=device,
-            documents=document is not None, metadata=(index,), chunk=chunk,
+            xp=found, dtype=x.dtype, device=device, documents=document is not None,
+            metadata=(place,), chunk=chunk,
         )  # fmt: skip
         advance = self.step if step is None else step
         outputs: list[StackOutput] = []
-        for start in range(0, length, chunk):
-            stop = min(start + chunk, length)
-
-            def cut(a: Array | None, part: slice = slice(start, stop)) -> Array | None:
-                return None if a is None else _padded(a[:, part, ...], chunk)
-
-            state, out = advance(
-                state, blocks, cut(x), None, cut(valid),
-                document=cut(document), metadata=(cut(index),),
-            )  # fmt: skip
+        for some, real, ids, at in chunks_of((x, valid, document, place), chunk):
+            state, out = advance(state, blocks, some, None, real, document=ids, metadata=(at,))
             outputs.append(out)
-        if finish == "flush":
-            state, rest = self.flush(state, blocks)
-        else:
-            state, rest = self.drain(state, blocks, chunk)
+        state, rest = self.finish(state, blocks, chunk, finish)
         pieces = [(out.x, out.metadata[0], out.valid) for out in outputs + rest]
-        return in_order(pieces, batch, length), state
+        return in_order(pieces, length), state
 
-    def reset(self, state: tuple[LayerState, ...], rows: Array) -> tuple[LayerState, ...]:
+    def reset(self, state: States, rows: Array) -> States:
         """Forget single rows in every layer; ``rows`` is boolean, (batch,)."""
         return tuple(
             layer.reset(part, rows) for layer, part in zip(self.layers, state, strict=True)
         )
 
-    def reorder(self, state: tuple[LayerState, ...], index: Array) -> tuple[LayerState, ...]:
+    def reorder(self, state: States, index: Array) -> States:
         """Take row ``index[i]`` as row i in every layer."""
         return tuple(
             layer.reorder(part, index) for layer, part in zip(self.layers, state, strict=True)
         )
 
-    def decoding(
-        self, state: tuple[LayerState, ...], room: int | None = None
-    ) -> tuple[Stack, tuple[LayerState, ...]]:
+    def decoding(self, state: States, room: int | None = None) -> tuple[Stack, States]:
         """Switch every layer from reading to decoding; see `AttendreLayer.decoding`."""
         pairs = [layer.decoding(part, room) for layer, part in zip(self.layers, state, strict=True)]
-        return Stack(tuple(layer for layer, _ in pairs)), tuple(part for _, part in pairs)
+        layers, states = zip(*pairs, strict=True)
+        return replace(self, layers=layers), states
 
     def _through(
-        self,
-        state: tuple[LayerState, ...],
-        blocks: Sequence[Block],
-        flow: Flow,
-        first: int,
-        donate: bool,
-    ) -> tuple[tuple[LayerState, ...], StackOutput]:
+        self, state: States, blocks: Sequence[Block], flow: Flow, first: int, donate: bool
+    ) -> tuple[States, StackOutput]:
         """Send a chunk through the layers from ``first`` on."""
         states = list(state)
         traces: list[StepTrace | None] = [None] * len(self.layers)
         for i in range(first, len(self.layers)):
-            states[i], flow, traces[i] = self.step_layer(i, states[i], blocks[i], flow, donate)
+            layer, block = self.layers[i], blocks[i]
+            if self.observer is not None:
+                self.observer.reads(i, layer, block, flow)
+            states[i], flow, traces[i] = self.run_layer(
+                step_block, layer, block, states[i], flow, donate=donate
+            )
+            if self.observer is not None:
+                self.observer.attended(i, layer, block, states[i], flow, traces[i])
         return tuple(states), StackOutput(*flow, traces=tuple(traces))
 
-    def step_layer(
-        self, number: int, state: LayerState, block: Block, flow: Flow, donate: bool
-    ) -> tuple[LayerState, Flow, StepTrace | None]:
-        """Send a chunk through one layer; a subclass may run this compiled."""
-        query, key, value = block.project(flow.x, flow.position)
-        chunk = Chunk(
-            query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata
-        )
-        state, out = self.layers[number].step(
-            state,
-            chunk,
-            encoding_params=getattr(block, "encoding_params", None),
-            donate=donate,
-        )
-        return state, _finished(block, out), out.trace
-
-    def empty_layer(
-        self, number: int, state: LayerState, block: Block, length: int
-    ) -> tuple[LayerState, list[Flow]]:
-        """Let the waiting queries of one layer out; a subclass may run this compiled."""
-        params = getattr(block, "encoding_params", None)
-        state, pieces = self.layers[number].empty_queue(state, length, params)
-        return state, [_finished(block, piece) for piece in pieces]
-
-    def _finish(
-        self,
-        where: str,
-        state: tuple[LayerState, ...],
-        blocks: Sequence[Block],
-        length: int | None,
-    ) -> tuple[tuple[LayerState, ...], list[StackOutput]]:
+    def _emptied(
+        self, where: str, state: States, blocks: Sequence[Block], length: int | None
+    ) -> tuple[States, list[StackOutput]]:
         """Empty the Q memories from the input upwards; each feeds the layers above it."""
         self._check_blocks(where, blocks, state)
         outputs = []
         for i, layer in enumerate(self.layers):
-            part, flows = self.empty_layer(i, state[i], blocks[i], length or max(layer.delay, 1))
+            part, flows = self.run_layer(
+                empty_block, layer, blocks[i], state[i], length=length or max(layer.delay, 1)
+            )
             state = (*state[:i], part, *state[i + 1 :])
             for flow in flows:
+                if self.observer is not None:
+                    self.observer.attended(i, layer, blocks[i], part, flow, None)
                 state, out = self._through(state, blocks, flow, i + 1, False)
                 outputs.append(out)
         return state, outputs
 
-    def _check_blocks(
-        self, where: str, blocks: Sequence[Block], state: tuple[LayerState, ...]
-    ) -> None:
+    def _check_blocks(self, where: str, blocks: Sequence[Block], state: States) -> None:
         if len(blocks) != len(self.layers) or len(state) != len(self.layers):
             raise ConfigError(
                 f"{where}: {len(blocks)} blocks and {len(state)} states for {len(self.layers)} "
                 "layers. Give one of each to every layer."
             )
-
-
-def _finished(block: Block, out: LayerOutput) -> Flow:
-    """Make what one layer attended to the input of the next."""
-    x = block.finish(out.value, out.carry)
-    return Flow(x, out.position, out.valid, out.document, out.metadata)
-
-
-def _padded(array: Array, length: int) -> Array:
-    """Fill up with zeros to the full chunk length, so that every step has one shape."""
-    missing = length - array.shape[1]
-    if missing == 0:
-        return array
-    found = backend_of(array)
-    zeros = found.xp.zeros(
-        (array.shape[0], missing, *array.shape[2:]),
-        dtype=array.dtype,
-        device=found.device_of(array),
-    )
-    return found.xp.concat([array, zeros], axis=1)
-
-
-def in_order(pieces: Sequence[tuple[Array, Array, Array]], batch: int, length: int) -> Array:
-    """Put outputs in their places.
-
-    Parameters
-    ----------
-    pieces
-        Output (batch, n, C), its places, integer (batch, n), and which are real, (batch, n).
-
-    Returns
-    -------
-    array
-        (batch, length, C): zeros where nothing came.
-    """
-    first = pieces[0][0]
-    found = backend_of(first)
-    xp = found.xp
-    most = max(x.shape[1] for x, _, _ in pieces)
-    result = xp.zeros(
-        (batch, length + most, first.shape[2]), dtype=first.dtype, device=found.device_of(first)
-    )
-    for x, place, valid in pieces:
-        # What is not real is written behind the end, each to a place of its own.
-        aside = xp.zeros_like(place) + (length + numbers(x.shape[1], first))
-        index = xp.astype(xp.where(valid, place, aside), _index_dtype(first))
-        (result,) = write_slots([result], index, [x], valid, axis=1, donate=True)
-    return result[:, :length, ...]
-
-
-def _index_dtype(array: Array) -> Any:
-    xp = backend_of(array).xp
-    return xp.argsort(numbers(1, array)).dtype

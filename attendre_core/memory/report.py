@@ -50,8 +50,10 @@ def warn_if_frozen(shares: tuple[float, ...], threshold: float, stacklevel: int)
     if low < threshold:
         warnings.warn(
             f"the memory admits only {low:.0%} of the new entries that meet it full "
-            f"(below {threshold:.0%}): it is freezing into the beginning of the input. Lower "
-            "sigmas in InitialScore (0 or negative), or use QuantileScore or QuotaScore.",
+            f"(below {threshold:.0%}): it is freezing into the beginning of the input. Use what we "
+            "recommend, 'attendre-causal' for causal models and 'attendre' for models that look "
+            "both ways; or let new entries start higher with +c=0 or +quota=0.5 in the name of "
+            "the memory (InitialScore(0.0), QuotaScore(0.5)).",
             FrozenMemoryWarning,
             stacklevel=stacklevel,
         )

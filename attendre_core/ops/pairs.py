@@ -198,6 +198,8 @@ def logits(pairs: Pairs) -> Array:
         xp = namespace_of(result)
         distance = pairs.query_place[..., None] - pairs.key_place[:, :, None, None, :]
         for term in others:
+            if pairs.causal and term.high is not None and term.high <= 0:
+                continue  # only pairs that may not attend
             mine = distance == distance if term.low is None else distance >= term.low
             if term.high is not None:
                 mine = mine & (distance < term.high)

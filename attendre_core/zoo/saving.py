@@ -17,11 +17,20 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Backend
+from attendre_core.backend import Backend, backend_of
 from attendre_core.errors import ConfigError, StateError
+from attendre_core.memory.queue import DataOnlyState
+from attendre_core.ops.slots import gather_slots
 from attendre_core.tree import tree_leaves, tree_map
 
-__all__ = ["SavedArrays", "fingerprint", "named_leaves", "read_arrays", "write_arrays"]
+__all__ = [
+    "SavedArrays",
+    "fingerprint",
+    "named_leaves",
+    "read_arrays",
+    "sorted_queues",
+    "write_arrays",
+]
 
 _FORMAT = "attendre-stream-1"
 #: How many parameters, and how many numbers of each, tell one model from another.
@@ -107,6 +116,26 @@ class SavedArrays:
             f"Model.restore: {self.path} {what}. It is damaged, or belongs to another model, "
             "memory or version."
         )
+
+
+def sorted_queues(tree: Any) -> Any:
+    """Put the entries of every `DataOnlyState` in a tree in the order in which they arrived.
+
+    A memory keeps them in this order; files of older versions have them in any.
+    """
+    if isinstance(tree, DataOnlyState):
+        found = backend_of(tree.arrival)
+        arrival = np.asarray(found.to_numpy(tree.arrival))
+        order = found.from_numpy(np.argsort(arrival, axis=1, kind="stable"))
+        clock = tree.clock
+        held: DataOnlyState = tree_map(
+            lambda leaf: gather_slots(leaf, order, axis=1), tree._replace(clock=None)
+        )
+        return held._replace(clock=clock)
+    if isinstance(tree, tuple):
+        parts = [sorted_queues(part) for part in tree]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else tuple(parts)
+    return tree
 
 
 def _alike(one: Any, other: Any) -> bool:

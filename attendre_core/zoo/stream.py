@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attendre_core.backend import Array
-from attendre_core.errors import ConfigError, StateError
+from attendre_core.checks import dtype_named
+from attendre_core.errors import ConfigError
+from attendre_core.layer.block import Observer
 from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
-from attendre_core.zoo.growing import GrowingReader
-from attendre_core.zoo.reading import Hidden, Reader
-from attendre_core.zoo.rows import last_rows, padded, rows_of
-from attendre_core.zoo.sampling import Sampling
-from attendre_core.zoo.saving import fingerprint, read_arrays, write_arrays
-from attendre_core.zoo.stacks import compiled
-from attendre_core.zoo.writing import Writer
+from attendre_core.zoo.blocks import compiled
+from attendre_core.zoo.full_attention import GrowingReader
+from attendre_core.zoo.generate import generate
+from attendre_core.zoo.identity import check_identity, identity_of
+from attendre_core.zoo.reader import Hidden, Reader
+from attendre_core.zoo.saving import read_arrays, sorted_queues, write_arrays
+from attendre_core.zoo.tokens import last_rows, padded, rows_of
+from attendre_core.zoo.writer import Writer, write_across, write_after
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
@@ -44,6 +47,8 @@ class Stream:
         From `attendre_core.load`.
     batch
         Number of rows.
+    observer
+        Who is told what each layer reads, evicts and attends to; None is nobody.
 
     Attributes
     ----------
@@ -51,23 +56,23 @@ class Stream:
         Tokens that each row was fed.
     """
 
-    def __init__(self, model: Model, batch: int = 1) -> None:
+    def __init__(self, model: Model, batch: int = 1, *, observer: Observer | None = None) -> None:
         self.model, self.batch = model, batch
-        self._reader: Reader = model.reader()
+        self._reader = _reader_of(model, observer)
         self._states = self._reader.start(batch)
         self._pending: list[list[int]] = [[] for _ in range(batch)]
         self._read = np.zeros(batch, dtype=np.int32)
         xp = model.backend.xp
         #: Hidden state and position of the last token of each row that came out.
         self._last = model.backend.from_numpy(np.zeros((batch, self._reader.part.dim), np.float32))
-        self._last = xp.astype(self._last, _dtype(model))
+        self._last = xp.astype(self._last, dtype_named(xp, model.dtype))
         self._last_at = np.full(batch, -1, dtype=np.int32)
         self._outputs: EncoderOutputMemory | None = None
         self._encoded: Any = None
         if model.architecture.kind == "encoder-decoder" and model.memory is not None:
             self._outputs = EncoderOutputMemory(model.memory.encoder_outputs)
             self._encoded = self._outputs.init(
-                batch, self._reader.part.dim, model.library, model.dtype
+                batch=batch, dim=self._reader.part.dim, xp=model.library, dtype=model.dtype
             )
 
     @property
@@ -86,12 +91,7 @@ class Stream:
 
     def _reading(self, tokens: Any) -> Iterator[Hidden]:
         """Read chunk by chunk; an input of any length is read in the same memory."""
-        model = self.model
-        if isinstance(tokens, str):
-            tokens = [model.tokens(tokens)]
-        elif isinstance(tokens, (list, tuple)) and tokens and isinstance(tokens[0], str):
-            tokens = [model.tokens(text) for text in tokens]
-        rows = rows_of("Stream.feed", tokens, self._reader.part.vocabulary)
+        rows = rows_of("Stream.feed", tokens, self._reader.part.vocabulary, self.model.tokens)
         if len(rows) != self.batch:
             raise ConfigError(
                 f"Stream.feed: {len(rows)} rows of tokens, expected {self.batch}. Give each row of "
@@ -119,10 +119,7 @@ class Stream:
 
         What was generated is not read: feed it, if it shall become part of the input.
         """
-        names = ("temperature", "top_p", "top_k")
-        sampling = Sampling(**{name: options.pop(name) for name in names if name in options})
-        options["stop"] = tuple(options.get("stop", ()))
-        return self.model.continue_from(self, max_new_tokens, sampling, **options)
+        return generate(self.model, self.writer, max_new_tokens, **options)
 
     def next_logits(self) -> Array:
         """Return the logits of the token after the last, (batch, vocabulary)."""
@@ -135,10 +132,10 @@ class Stream:
     def writer(self, room: int) -> tuple[Writer, Any]:
         """Return a writer that goes on from here, and the logits of its first token."""
         if self._outputs is not None:
-            return self.model.writer_across(*self.encoded(), room)
+            return write_across(self.model, *self.encoded(), room)
         self._finish_for("Stream.generate")
-        return self.model.writer_after(
-            self._reader, self._states, self._read.copy(), self._last, room
+        return write_after(
+            self.model, self._reader, self._states, self._read.copy(), self._last, room
         )
 
     def encoded(self) -> tuple[Array, Array]:
@@ -172,7 +169,7 @@ class Stream:
             # Whoever goes on from the file, and this stream, must work with the same sizes.
             self._states = self._reader.fitted(self._states)
         notes = {
-            **self._identity(self.model),
+            **identity_of(self.model),
             "read": self._read.tolist(),
             "last_at": self._last_at.tolist(),
             "pending": self._pending,
@@ -183,13 +180,7 @@ class Stream:
     def restored(cls, model: Model, path: str | Path) -> Stream:
         """Read a file that `save` wrote."""
         saved = read_arrays(path)
-        for name, own in cls._identity(model).items():
-            if saved.notes.get(name) != own:
-                raise StateError(
-                    f"Model.restore: {path} was saved with {name} = "
-                    f"{str(saved.notes.get(name))[:400]}, but this model has {own}. Load the "
-                    "same model with the same settings."
-                )
+        check_identity(model, saved)
         part = model.reading_part
         batch, _ = saved.shape("last", (None, part.dim))
         key = saved.shape("states.0.kv.key", (batch, part.kv_heads, None, part.head_dim))
@@ -200,7 +191,8 @@ class Stream:
             stream._reader.stack(key[2])
             stream._states = stream._reader.fitted(stream._states)
         new = saved.fill(stream._arrays, model.backend)
-        stream._states, stream._encoded, stream._last = new["states"], new["encoded"], new["last"]
+        stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
+        stream._last = new["last"]
         stream._read = saved.whole_numbers("read", stream.batch, least=0)
         stream._last_at = saved.whole_numbers("last_at", stream.batch, least=-1)
         try:
@@ -218,17 +210,6 @@ class Stream:
     @property
     def _arrays(self) -> dict[str, Any]:
         return {"states": self._states, "encoded": self._encoded, "last": self._last}
-
-    @staticmethod
-    def _identity(model: Model) -> dict[str, Any]:
-        """Return what a model must have in common with the one that saved."""
-        return {
-            "model": repr(model.architecture),
-            "dtype": model.dtype,
-            "weights": fingerprint(model.params, model.backend.to_numpy),
-            "memory": repr(model.memory),
-            "attention": repr(model.attention),
-        }
 
     # ---------------------------------------------------------------- inside
 
@@ -269,15 +250,26 @@ class Stream:
         self.finish()
 
 
+def _reader_of(model: Model, observer: Observer | None) -> Reader:
+    """Return the part of a model that reads, over its memories or with everything kept."""
+    part, params = model.reading_part, model.reading_params
+    if model.memory is not None:
+        return Reader(
+            part, params, model.memory, model.library, model.dtype,
+            causal=model.causal, observer=observer,
+        )  # fmt: skip
+    if not model.causal:
+        raise ConfigError(
+            "Model.stream: a model that looks both ways cannot read a stream without a "
+            "memory, because its first output depends on the last token. Load it with "
+            "memory=at.preset(...), or use encode."
+        )
+    return GrowingReader(part, params, model.library, model.dtype, observer=observer)
+
+
 @lru_cache(maxsize=64)
 def _inserting_program(library: str, memory: EncoderOutputMemory) -> Callable[..., Any]:
     def insert(state: Any, output: Array, position: Array, valid: Array) -> Any:
         return memory.insert(state, output, position, valid)[0]
 
     return compiled(library, insert, donate=True)
-
-
-def _dtype(model: Model) -> Any:
-    from attendre_core import checks
-
-    return checks.dtype_named(model.backend.xp, model.dtype)

@@ -9,8 +9,9 @@ import jax.numpy as jnp
 
 from attendre_core import checks
 from attendre_core.backend import Array
+from attendre_core.layer.chunks import fill_up
 
-__all__ = ["joined_chunks", "placed", "split_chunks"]
+__all__ = ["joined_chunks", "split_chunks"]
 
 
 def split_chunks(tree: Any, length: int) -> Any:
@@ -36,7 +37,7 @@ def split_chunks(tree: Any, length: int) -> Any:
     def cut(array: Array) -> Array:
         batch, time, *rest = array.shape
         count = -(-time // length)
-        filled = jnp.pad(array, ((0, 0), (0, count * length - time), *[(0, 0)] * len(rest)))
+        filled = fill_up(array, count * length)
         return jnp.moveaxis(filled.reshape(batch, count, length, *rest), 1, 0)
 
     return jax.tree.map(cut, tree)
@@ -56,33 +57,3 @@ def joined_chunks(tree: Any) -> Any:
         return jnp.moveaxis(array, 0, 1).reshape(batch, count * length, *rest)
 
     return jax.tree.map(join, tree)
-
-
-def placed(x: Array, place: Array, valid: Array, length: int) -> Array:
-    """Put what came out late into its place.
-
-    Parameters
-    ----------
-    x
-        (batch, n, ...).
-    place, valid
-        (batch, n): where each belongs, and whether it is real.
-
-    Returns
-    -------
-    array
-        (batch, length, ...): zeros where nothing came.
-
-    Examples
-    --------
-    >>> x, at = jnp.asarray([[7.0, 8.0, 9.0]]), jnp.asarray([[0, 1, 0]])
-    >>> placed(x, at, jnp.asarray([[False, True, True]]), 2).tolist()
-    [[9.0, 8.0]]
-    """
-    outside = jnp.where(valid, place, length)
-
-    def put(where: Array, values: Array) -> Array:
-        empty = jnp.zeros((length, *values.shape[1:]), dtype=values.dtype)
-        return empty.at[where].set(values, mode="drop")
-
-    return jax.vmap(put)(outside, x)

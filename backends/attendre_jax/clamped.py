@@ -51,12 +51,24 @@ def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
     found = _sorted(pairs)
     if found is None:
         return NotImplemented
-    amounts = found.logits
-    if weight is not None:
-        amounts = amounts * weight[:, None, None, :, None]
-    sums = jnp.sum(jnp.where(allowed_pairs(found.pairs), amounts, 0.0), axis=3)
-    back = jnp.argsort(found.index, axis=-1)
-    return gather_slots(jnp.moveaxis(sums, 3, 1), back, axis=1).transpose(0, 2, 3, 1)
+    factor = pairs.query_valid.astype(found.logits.dtype)
+    factor = factor if weight is None else factor * weight
+    if pairs.causal:
+        amounts = found.logits * factor[:, None, None, :, None]
+        sums = jnp.sum(jnp.where(allowed_pairs(found.pairs), amounts, 0.0), axis=3)
+    else:
+        sums = jnp.matmul(factor[:, None, None, None, :], found.logits)[..., 0, :]
+    return _back(sums, found.index)
+
+
+def _back(array: Array, index: Array) -> Array:
+    """Undo the sorting of slots on the last axis."""
+    back = jnp.argsort(index, axis=-1)
+
+    def of_row(row: Array, where: Array) -> Array:
+        return row.at[..., where].get(mode="promise_in_bounds")
+
+    return jax.vmap(of_row)(array, back)
 
 
 def _sorted(pairs: Pairs) -> _Sorted | None:

@@ -12,10 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from attendre_core import numba_kernels
+from attendre_core import numba_kernels, ops
 from attendre_core.backend import Array, machine_code_allowed
 from attendre_core.errors import ConfigError
-from attendre_core.ops.attention import attend_top_k as op
 
 __all__ = ["attend_top_k", "machine_code"]
 
@@ -58,7 +57,7 @@ def attend_top_k(
 
 
 def _plain(*given: Any) -> tuple[Array, Array, Array]:
-    found: tuple[Array, Array, Array] = op.plain(*given)  # type: ignore[attr-defined]
+    found: tuple[Array, Array, Array] = ops.attend_top_k.plain(*given)  # type: ignore[attr-defined]
     return found
 
 

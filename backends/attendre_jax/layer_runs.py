@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 
 from attendre_core.backend import Array
-from attendre_core.layer.stack import Flow, Stack
-from attendre_core.zoo.architecture import Params, Part
-from attendre_core.zoo.stacks import ModelBlock
+from attendre_core.layer.block import Flow, empty_block, step_block
+from attendre_core.zoo.architectures.base import Params, Part
+from attendre_core.zoo.blocks import ModelBlock
 
 __all__ = ["Run", "drained_runs", "runs_of", "stacked_params", "started_runs", "through_runs"]
 
@@ -98,10 +98,9 @@ def _through(
     part: Part, run: Run, params: Params, state: Any, flow: Flow, below: Array | None
 ) -> tuple[Any, Flow]:
     """Send a chunk through the layers of one run, those up to number ``below`` left out."""
-    stack = Stack((run.kind,))
 
     def step(state: Any, params: Params, flow: Flow) -> tuple[Any, Flow]:
-        state, flow, _ = stack.step_layer(0, state, ModelBlock(part, params), flow, False)
+        state, flow, _ = step_block(run.kind, ModelBlock(part, params), state, flow)
         return state, flow
 
     if run.alone:
@@ -166,8 +165,7 @@ def drained_runs(
             own, state = params[number], mine
             if layer is not None:
                 own, state = jax.tree.map(lambda leaf: leaf[layer], (own, mine))
-            block = ModelBlock(part, own)
-            state, out = Stack((run.kind,)).empty_layer(0, state, block, pieces)
+            state, out = empty_block(run.kind, ModelBlock(part, own), state, length=pieces)
             if layer is None:
                 mine = state
             else:

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
-from attendre_core.layer.stack import Flow
+from attendre_core.layer.block import Flow
+from attendre_core.layer.chunks import in_order, join
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params, Part
-from attendre_core.zoo.full import full_encoding, layer_program
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
+from attendre_core.zoo.full_attention import layer_program
+from attendre_core.zoo.memories import encoding_of, is_far, memory_stack
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.reading import Hidden
-from attendre_core.zoo.stacks import memory_stack
-from attendre_jax.chunks import joined_chunks, placed, split_chunks
+from attendre_core.zoo.reader import Hidden
+from attendre_jax.chunks import joined_chunks, split_chunks
 from attendre_jax.layer_runs import (
     Run,
     drained_runs,
@@ -64,7 +65,7 @@ class ModelFunctions:
     --------
     >>> import attendre_core as at
     >>> from attendre_core.zoo.config import RawConfig
-    >>> from attendre_core.zoo.registry import architecture_of
+    >>> from attendre_core.zoo.architectures import architecture_of
     >>> from attendre_jax import random_parameters
     >>> sizes = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16,
     ...          "vocab_size": 9, "num_hidden_layers": 2, "num_attention_heads": 2}
@@ -176,7 +177,7 @@ class ModelFunctions:
             none = jnp.zeros((_batch_of(state), 0), dtype=jnp.int32)
             x = jnp.zeros((*none.shape, part.dim), dtype=_leaf(own).dtype)
             return state, Hidden(x, none, none > 0)
-        flow = _joined(flows)
+        flow = join(flows)
         return state, Hidden(part.final(own, flow.x), flow.position, flow.valid)
 
     # ---------------------------------------------------------------- inside
@@ -211,7 +212,7 @@ class ModelFunctions:
         """Run a part over whole inputs; ``read`` is an encoder's output, for its decoder."""
         position = jnp.where(valid, jnp.cumsum(valid, axis=1, dtype=jnp.int32) - 1, 0)
         x = part.embed(params, tokens, position)
-        kinds = [full_encoding(part, i) for i in range(part.layers)]
+        kinds = [encoding_of(part, i) for i in range(part.layers)]
         runs = runs_of(kinds, params, scan=self.scan_layers)
         for run, own in zip(runs, stacked_params(runs, params), strict=True):
             program = layer_program("jax", part, run.kind, causal)
@@ -230,7 +231,7 @@ class ModelFunctions:
                 "ModelFunctions: reading a stream needs a memory. Make it with "
                 "memory=at.preset(...), or use logits or hidden on whole inputs."
             )
-        far = part.context is not None and length > part.context if self.far is None else self.far
+        far = is_far(part, length) if self.far is None else self.far
         stack = memory_stack(part, self.memory, "jax", causal=self._causal, far=far)
         return runs_of(stack.layers, params, scan=self.scan_layers)
 
@@ -241,8 +242,9 @@ class ModelFunctions:
 
         def init(layer: Any) -> Any:
             return layer.init(
-                batch, part.heads, part.kv_heads, part.head_dim, part.dim, "jax",
-                _leaf(params).dtype, metadata=(place,), chunk=longest,
+                batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
+                carry_dim=part.dim, xp="jax", dtype=_leaf(params).dtype, metadata=(place,),
+                chunk=longest,
             )  # fmt: skip
 
         return started_runs(runs, init)
@@ -281,8 +283,9 @@ class ModelFunctions:
         if all(run.kind.q_memory is None for run in runs):
             return part.final(params, flow.x[:, :length])
         _, rest = self._drained(part, params, runs, state)
-        flow = _joined([flow, *rest])
-        return part.final(params, placed(flow.x, flow.metadata[0], flow.valid, length))
+        flow = join([flow, *rest])
+        x = in_order([(flow.x, flow.metadata[0], flow.valid)], length)
+        return part.final(params, x)
 
 
 def _flags(tokens: Array, valid: Array | None) -> Array:
@@ -296,8 +299,3 @@ def _leaf(params: Params) -> Array:
 
 def _batch_of(state: Any) -> int:
     return int(state[0].kv.clock.shape[-1])
-
-
-def _joined(flows: list[Flow]) -> Flow:
-    joined: Flow = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=1), *flows)
-    return joined

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from attendre_core.backend import Array
 from attendre_core.tree import tree_leaves, tree_map
-from attendre_core.zoo.architecture import Architecture, Params, Tensor
+from attendre_core.zoo.architectures.base import Architecture, Params, Tensor
 
 __all__ = ["flat_parameters", "nested_parameters", "random_parameters"]
 
@@ -23,7 +23,7 @@ def flat_parameters(architecture: Architecture, params: Params) -> dict[str, Arr
     Examples
     --------
     >>> from attendre_core.zoo.config import RawConfig
-    >>> from attendre_core.zoo.registry import architecture_of
+    >>> from attendre_core.zoo.architectures import architecture_of
     >>> sizes = {"model_type": "llama", "hidden_size": 8, "intermediate_size": 8, "vocab_size": 9,
     ...          "num_hidden_layers": 1, "num_attention_heads": 2, "tie_word_embeddings": True}
     >>> tiny = architecture_of(RawConfig(sizes, "config.json"))

@@ -16,8 +16,9 @@ from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.chunks import in_order, join
 from attendre_core.layer.records import Chunk, LayerState
-from attendre_jax.chunks import joined_chunks, placed, split_chunks
+from attendre_jax.chunks import joined_chunks, split_chunks
 
 __all__ = ["chunked_attention", "compiled_step", "scan_chunks"]
 
@@ -72,7 +73,7 @@ def scan_chunks(
         checks.whole_number(
             "scan_chunks", "truncate", truncate, least=1, hint="None never cuts gradients."
         )
-    run = _step_of(step, state, encoding_params)
+    run = _step_of(step, encoding_params)
     if remat:
         # Inside of a scan nothing can be shared with the forward pass anyway.
         run = jax.checkpoint(run, prevent_cse=False)
@@ -171,7 +172,8 @@ def chunked_attention(
     whole = Chunk(query, key, value, position, valid, None, document, (place,))
     state = layer.init(
         batch=batch, heads=query.shape[2], kv_heads=key.shape[2], head_dim=query.shape[3],
-        xp="jax", dtype=query.dtype, value_dim=value.shape[3], documents=document is not None, metadata=(place,), chunk=chunk,
+        xp="jax", dtype=query.dtype, value_dim=value.shape[3], documents=document is not None,
+        metadata=(place,), chunk=chunk,
     )  # fmt: skip
     state, out = scan_chunks(
         layer, state, split_chunks(whole, chunk),
@@ -182,11 +184,10 @@ def chunked_attention(
         return out[0][:, :time]
     _, rest = layer.flush(state, encoding_params=encoding_params)
     late = (rest.value, rest.metadata[0], rest.valid)
-    x, where, real = (jnp.concatenate(pair, axis=1) for pair in zip(out, late, strict=True))
-    return placed(x, where, real, time)
+    return in_order([join([out, late])], time)
 
 
-def _step_of(step: AttendreLayer | Step, state: Any, encoding_params: Any) -> Step:
+def _step_of(step: AttendreLayer | Step, encoding_params: Any) -> Step:
     if not isinstance(step, AttendreLayer):
         if encoding_params is not None:
             raise ConfigError(
@@ -195,12 +196,6 @@ def _step_of(step: AttendreLayer | Step, state: Any, encoding_params: Any) -> St
             )
         return step
     layer = step
-    memory = layer.kv_memory
-    if memory.present == "visible" and state.kv.key.shape[2] == memory.size:
-        raise ConfigError(
-            'scan_chunks: a memory with present="visible" needs room for the chunk, but this '
-            f"state has {memory.size} slots. Make it with init(..., chunk=S)."
-        )
 
     def run(state: LayerState, chunk: Chunk) -> tuple[Any, Any]:
         return layer.step(state, chunk, encoding_params=encoding_params)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from jax import export
 
+from attendre_core.layer.block import Flow
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
-from attendre_core.layer.stack import Flow, StackOutput
+from attendre_core.layer.stack import StackOutput
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.queue import Data, DataOnlyState, EvictedData
 from attendre_core.memory.state import (

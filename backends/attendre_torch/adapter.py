@@ -61,7 +61,7 @@ def backend() -> Backend:
             **_machine_code(),
         },
         transforms=transforms(),
-        capabilities=frozenset({"compile", "grad", "float64", "bfloat16"}),
+        capabilities=frozenset({"compile", "eager", "grad", "float64", "bfloat16"}),
     )
 
 

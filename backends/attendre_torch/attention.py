@@ -23,7 +23,7 @@ from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig, preset
 from attendre_torch.autocast import without_autocast, working_dtype
-from attendre_torch.reading import read_in_chunks
+from attendre_torch.chunks import read_in_chunks
 from attendre_torch.states import detach, make_known
 
 __all__ = ["AttendreAttention", "AttentionOutput"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["without_autocast", "working_dtype"]
+__all__ = ["with_autocast_of", "without_autocast", "working_dtype"]
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
@@ -28,3 +29,12 @@ def without_autocast(like: Tensor) -> Any:
     if not torch.amp.is_autocast_available(kind):
         return nullcontext()
     return torch.autocast(kind, enabled=False)
+
+
+def with_autocast_of(like: Tensor) -> Callable[[], Any]:
+    """Return a way back to the autocast in force now, from inside of `without_autocast`."""
+    kind = like.device.type
+    if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
+        return nullcontext
+    dtype = torch.get_autocast_dtype(kind)
+    return lambda: torch.autocast(kind, dtype=dtype)

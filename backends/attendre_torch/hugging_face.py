@@ -17,12 +17,12 @@ from attendre_core.backend import backend
 from attendre_core.checks import dtype_name
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params
+from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.generation import OnToken
+from attendre_core.zoo.generate import OnToken
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 from attendre_torch.generation_config import end_tokens, new_tokens, wishes_of
 
 __all__ = ["TransformersModel", "from_transformers"]
@@ -30,7 +30,7 @@ __all__ = ["TransformersModel", "from_transformers"]
 
 def from_transformers(
     model: Any,
-    memory: MemoryConfig | None = None,
+    memory: MemoryConfig | str | int | None = None,
     *,
     tokenizer: Any = None,
     attention: Literal["causal", "prefix"] | None = None,
@@ -43,7 +43,7 @@ def from_transformers(
         A ``PreTrainedModel`` of a type that `attendre_core.zoo` knows, e.g. Llama, Mistral,
         Qwen2, Qwen3, Gemma 3, T5 or BERT. transformers 5.0 up to, not including, 6 is tested.
     memory
-        Sizes and policy, e.g. from `preset`; None is full attention.
+        The memories, as in `attendre_core.load`; None is full attention.
     tokenizer
         Of transformers, for text in and out; None = token ids only.
     attention
@@ -100,7 +100,7 @@ class TransformersModel(Model):
         architecture: Architecture,
         params: Params,
         *,
-        memory: MemoryConfig | None,
+        memory: MemoryConfig | str | int | None,
         dtype: str,
         tokenizer: Any = None,
         attention: Literal["causal", "prefix"] | None = None,
@@ -126,7 +126,7 @@ class TransformersModel(Model):
     def end(self, tokens: tuple[int, ...]) -> None:
         self._end = tuple(tokens)
 
-    def with_memory(self, memory: MemoryConfig | None) -> TransformersModel:
+    def with_memory(self, memory: MemoryConfig | str | int | None) -> TransformersModel:
         """Return the same model, parameters shared, with another memory or none."""
         return TransformersModel(
             self.architecture, self.params, memory=memory, dtype=self.dtype,

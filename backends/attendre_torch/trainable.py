@@ -10,15 +10,17 @@ from torch import Tensor, nn
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError, DTypeError
+from attendre_core.layer.chunks import chunks_of, in_order, join
+from attendre_core.layer.stack import Stack, StackOutput
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architecture import EncoderDecoder, Params
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.architectures.base import EncoderDecoder, Params
+from attendre_core.zoo.blocks import blocks_of, crosses_of
+from attendre_core.zoo.full_attention import full_pass
+from attendre_core.zoo.memories import is_far, memory_stack
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.stacks import blocks_of, memory_stack
-from attendre_torch.reading import joined
 from attendre_torch.states import detach
-from attendre_torch.training_stack import TrainingStack
+from attendre_torch.training_layers import run_layer, run_layer_again
 from attendre_torch.weights import Weights
 
 __all__ = ["Segment", "TrainableModel"]
@@ -132,7 +134,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
             hidden, _ = full_pass(
                 decoder, own, decoder_tokens, _flags(decoder_tokens, decoder_valid),
                 causal=True, library="torch",
-                crosses=[(*decoder.cross_project(p, hidden), valid) for p in own["layers"]],
+                crosses=crosses_of(decoder, own, hidden, valid),
             )  # fmt: skip
         return self._out(params, hidden)
 
@@ -158,7 +160,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
             )
         for pieces in self._pieces(tokens, _flags(tokens, valid), detach_every):
             if pieces:
-                x, place, real = (torch.cat(parts, dim=1) for parts in zip(*pieces, strict=True))
+                x, place, real = join(pieces)
                 yield Segment(self._out(self.weights.tree(), x), place.long(), real)
 
     # ---------------------------------------------------------------- inside
@@ -188,7 +190,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         model = self._model
         if self.memory is not None:
             pieces = [p for group in self._pieces(tokens, flags, detach_every) for p in group]
-            return joined(pieces, tokens.shape[1]), flags
+            return in_order([join(pieces)], tokens.shape[1]), flags
         if detach_every is not None:
             raise ConfigError(
                 "TrainableModel: detach_every cuts between chunks, but full attention has none. "
@@ -222,41 +224,39 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         position = torch.cumsum(valid, dim=1, dtype=torch.int32) - 1
         position = torch.where(valid, position, torch.zeros_like(position))
         state = stack.init(
-            batch, part.heads, part.kv_heads, part.head_dim, part.dim, "torch", self._dtype,
-            tokens.device, metadata=(place[:, :1],), chunk=memory.chunk,
+            batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
+            carry_dim=part.dim, xp="torch", dtype=self._dtype, device=tokens.device,
+            metadata=(place[:, :1],), chunk=memory.chunk,
         )  # fmt: skip
         pieces: list[Piece] = []
 
-        def keep(out: Any) -> None:
+        def keep(out: StackOutput) -> None:
             pieces.append((part.final(params, out.x), out.metadata[0], out.valid))
 
-        for number, start in enumerate(range(0, length, memory.chunk)):
+        chunks = chunks_of((tokens, position, valid, place), memory.chunk, fill=False)
+        for number, (ids, at, real, where) in enumerate(chunks):
             if detach_every is not None and number and number % detach_every == 0:
                 yield pieces
                 params, pieces, state = self._reading_params(), [], detach(state)
-            cut = slice(start, start + memory.chunk)
-            x = part.embed(params, tokens[:, cut], position[:, cut])
             state, out = stack.step(
-                state, blocks_of(part, params), x, position[:, cut], valid[:, cut],
-                metadata=(place[:, cut],), donate=not torch.is_grad_enabled(),
+                state, blocks_of(part, params), part.embed(params, ids, at), at, real,
+                metadata=(where,), donate=not torch.is_grad_enabled(),
             )  # fmt: skip
             keep(out)
         if stack.delay:
             blocks = blocks_of(part, params)
-            if memory.finish == "flush":
-                state, rest = stack.flush(state, blocks)
-            else:
-                state, rest = stack.drain(state, blocks, memory.chunk)
+            state, rest = stack.finish(state, blocks, memory.chunk, memory.finish)
             for out in rest:
                 keep(out)
         yield pieces
 
-    def _stack(self, length: int) -> TrainingStack:
-        model, part = self._model, self._model.reading_part
-        far = part.context is not None and length > part.context
-        memory = cast(MemoryConfig, self.memory)
-        layers = memory_stack(part, memory, "torch", causal=model.causal, far=far).layers
-        return TrainingStack(layers, self.checkpoint)
+    def _stack(self, length: int) -> Stack:
+        model, memory = self._model, cast(MemoryConfig, self.memory)
+        part = model.reading_part
+        layers = memory_stack(
+            part, memory, "torch", causal=model.causal, far=is_far(part, length)
+        ).layers
+        return Stack(layers, run_layer_again if self.checkpoint else run_layer)
 
 
 def _flags(tokens: Tensor, valid: Tensor | None) -> Tensor:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core import ops
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
@@ -33,7 +34,7 @@ def step_of(memory):
 def test_scan_is_a_loop_over_steps(policy, present):
     memory = at.KeyValueMemory(M, policy, present=present)
     step = step_of(memory)
-    start = memory.init(B, G, D, xp=jnp, chunk=S)
+    start = memory.init(batch=B, heads=G, head_dim=D, xp=jnp, chunk=S)
     last, (outputs, _) = jax.lax.scan(step, start, chunks())
     state = start
     for i in range(T):
@@ -45,11 +46,15 @@ def test_scan_is_a_loop_over_steps(policy, present):
 def test_vmap_adds_an_axis():
     memory = at.KeyValueMemory(M, at.LFA())
     step = step_of(memory)
-    many = jax.tree.map(lambda x: jnp.stack([x] * T), memory.init(B, G, D, xp=jnp))
+    many = jax.tree.map(
+        lambda x: jnp.stack([x] * T), memory.init(batch=B, heads=G, head_dim=D, xp=jnp)
+    )
     _, (outputs, _) = jax.jit(jax.vmap(step))(many, chunks())
     one = jax.jit(step)
     for i in range(T):
-        _, (output, _) = one(memory.init(B, G, D, xp=jnp), tuple(x[i] for x in chunks()))
+        _, (output, _) = one(
+            memory.init(batch=B, heads=G, head_dim=D, xp=jnp), tuple(x[i] for x in chunks())
+        )
         np.testing.assert_allclose(outputs[i], output, atol=1e-6)
 
 
@@ -58,7 +63,7 @@ def test_gradient_through_chunks_agrees_with_differences():
 
     def loss(value):
         query, key, _ = chunks()
-        start = memory.init(B, G, D, xp=jnp)
+        start = memory.init(batch=B, heads=G, head_dim=D, xp=jnp)
         return jnp.sum(jax.lax.scan(step_of(memory), start, (query, key, value))[1][0] ** 2)
 
     value = chunks()[2]
@@ -71,7 +76,7 @@ def test_gradient_through_chunks_agrees_with_differences():
 def test_donated_buffers_are_given_up():
     memory = at.KeyValueMemory(M, at.FIFO())
     step = jax.jit(step_of(memory), donate_argnums=0)
-    state = jax.tree.map(jnp.array, memory.init(B, G, D, xp=jnp))
+    state = jax.tree.map(jnp.array, memory.init(batch=B, heads=G, head_dim=D, xp=jnp))
     after, _ = step(state, tuple(x[0] for x in chunks()))
     assert state.key.is_deleted()
     assert bool(after.valid.any())
@@ -85,10 +90,10 @@ def test_approx_max_k_can_be_chosen():
     logits = jnp.asarray(rng.normal(size=(6, 200)), dtype=jnp.float32)
     allowed = jnp.asarray(rng.random((6, 200)) < 0.8)
     order = jnp.arange(200, dtype=jnp.int32)[None, :]
-    exact = np.asarray(at.ops.select_top_k(logits, allowed, 20, order))
+    exact = np.asarray(ops.select_top_k(logits, allowed, 20, order))
     with attendre_jax.approx_max_k(0.9):
-        chosen = np.asarray(at.ops.approximate_top_k(logits, allowed, 20, 16))
-    usual = np.asarray(at.ops.approximate_top_k(logits, allowed, 20, 16))
+        chosen = np.asarray(ops.approximate_top_k(logits, allowed, 20, 16))
+    usual = np.asarray(ops.approximate_top_k(logits, allowed, 20, 16))
     assert (chosen >= exact).all()
     assert not (chosen & ~np.asarray(allowed)).any()
     assert chosen.sum() < 1.5 * exact.sum()

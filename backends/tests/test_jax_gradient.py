@@ -76,7 +76,7 @@ def test_gradient_reaches_queries_that_waited():
 
     def late(first_query):
         chunks = cut._replace(query=cut.query.at[0].set(first_query))
-        state = layer.init(B, H, G, D, xp=jnp)
+        state = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=jnp)
         _, out = attendre_jax.scan_chunks(layer, state, chunks)
         return jnp.sum(out.value[2] ** 2)  # two chunks, N = 8 positions, later
 
@@ -90,7 +90,7 @@ def test_truncated_gradient_stops_where_it_is_told():
     cut = attendre_jax.split_chunks(at.Chunk(query, key, value), S)
 
     def last(keys, truncate):
-        state = layer.init(B, H, G, D, xp=jnp)
+        state = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=jnp)
         _, out = attendre_jax.scan_chunks(layer, state, cut._replace(key=keys), truncate=truncate)
         return jnp.sum(out.value[3] ** 2)
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core import compiled, ops
+from attendre_core import numba_kernels, ops
 
 jax = pytest.importorskip("jax")
-if not compiled.installed():
+if not numba_kernels.installed():
     pytest.skip("needs numba: pip install 'attendre-core[compiled]'", allow_module_level=True)
 
 import jax.numpy as jnp  # noqa: E402
@@ -115,7 +115,7 @@ def test_a_stream_keeps_the_same_entries(policy):
 
     def stream():
         step = jax.jit(lambda state, x: layer.step(state, at.Chunk(x, x, x)))
-        state = layer.init(1, 2, head_dim=4, xp="jax")
+        state = layer.init(batch=1, heads=2, head_dim=4, xp="jax")
         for x in parts:
             state, out = step(state, x)
         return state.kv.position, state.kv.score, out.value
@@ -129,6 +129,6 @@ def test_a_stream_keeps_the_same_entries(policy):
 
 
 def test_without_the_compiler_there_is_a_clear_error(monkeypatch):
-    monkeypatch.setattr(compiled, "installed", lambda: False)
+    monkeypatch.setattr(numba_kernels, "installed", lambda: False)
     with pytest.raises(at.ConfigError, match=r"numba.*attendre-core\[compiled\]"), machine_code():
         pass

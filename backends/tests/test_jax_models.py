@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.registry import architecture_of
 
 jax = pytest.importorskip("jax")
 import attendre_jax  # noqa: E402

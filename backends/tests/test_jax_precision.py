@@ -32,7 +32,7 @@ def run(layer, dtype):
     q, k, v = (
         jnp.asarray(rng.integers(-16, 17, (T, B, S, n, D)) / 8, dtype=dtype) for n in (H, G, G)
     )
-    state = layer.init(B, H, G, D, xp=jnp, dtype=dtype)
+    state = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=jnp, dtype=dtype)
     return jax.jit(lambda s, c: jax.lax.scan(layer.step, s, c))(state, at.Chunk(q, k, v))
 
 
@@ -56,7 +56,7 @@ def test_large_numbers_do_not_overflow_in_float16():
     """Sums of logits go far beyond float16's largest number, 65504."""
     layer = at.AttendreLayer(at.KeyValueMemory(M, at.LRA("sum")))
     big = jnp.full((B, S, H, D), 100.0, dtype=jnp.float16)
-    state = layer.init(B, H, H, D, xp=jnp, dtype=jnp.float16)
+    state = layer.init(batch=B, heads=H, kv_heads=H, head_dim=D, xp=jnp, dtype=jnp.float16)
     state, out = jax.jit(layer.step)(state, at.Chunk(big, big, big))
     assert float(state.kv.score[0, 0]) == pytest.approx(H * S * D * 100.0**2 / D**0.5, rel=1e-6)
     assert (out.value == 100.0).all()
@@ -70,7 +70,7 @@ def test_gradients_of_half_precision_are_half_precision():
         return jnp.sum(out.value.astype(jnp.float32) ** 2)
 
     def run_with(layer, value):
-        state = layer.init(B, H, G, D, xp=jnp, dtype=value.dtype)
+        state = layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=jnp, dtype=value.dtype)
         key = value * 0.5
         query = jnp.repeat(value, H // G, axis=3)
         return jax.lax.scan(layer.step, state, at.Chunk(query, key, value))

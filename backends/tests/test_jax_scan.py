@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.layer import LayerOutput, LayerState
 
 jax = pytest.importorskip("jax")
 import attendre_jax  # noqa: E402
@@ -31,7 +32,7 @@ def chunks(count=T, seed=0):
 
 
 def start(layer=LAYER):
-    return layer.init(B, H, G, D, carry_dim=3, xp=jnp, chunk=S)
+    return layer.init(batch=B, heads=H, kv_heads=G, head_dim=D, carry_dim=3, xp=jnp, chunk=S)
 
 
 @jax.jit
@@ -70,11 +71,29 @@ def test_scan_chunks_gives_what_a_plain_scan_gives(options):
 def test_a_visible_memory_scans_with_room_for_its_chunk():
     memory = at.KeyValueMemory(M, at.LRA("sum"), present="visible")
     layer = at.AttendreLayer(memory, at.DataOnlyMemory(N))
-    last, _ = jax.jit(lambda s, c: attendre_jax.scan_chunks(layer, s, c))(start(layer), chunks())
-    assert last.kv.key.shape[2] == M + S
-    small = layer.init(B, H, G, D, carry_dim=3, xp=jnp)
-    with pytest.raises(at.ConfigError, match=r"Make it with init\(..., chunk=S\)"):
+    shape = {"batch": B, "heads": H, "kv_heads": G, "head_dim": D, "carry_dim": 3, "xp": jnp}
+    step, states = jax.jit(layer.step), []
+    for chunk, slots in ((S, M + S), (2 * S, M + 2 * S), (None, M + 128)):
+        empty = layer.init(**shape, chunk=chunk)
+        last, outs = jax.jit(lambda s, c: jax.lax.scan(layer.step, s, c))(empty, chunks())
+        assert last.kv.key.shape == empty.kv.key.shape == (B, G, slots, D)
+        state = empty
+        for i in range(T):
+            state, out = step(state, jax.tree.map(lambda x, i=i: x[i], chunks()))
+            assert_same(jax.tree.map(lambda x, i=i: x[i], outs), out)
+        assert_same(last, state)
+        states.append(memory.settle(last.kv)[0])
+    for state in states[1:]:  # room is room: it changes nobody's fate
+        for row in range(B):
+            assert held(state, row) == held(states[0], row)
+    small = layer.init(**shape, chunk=S - 1)
+    message = r"4 entries, but .* at most 3. Make it with init\(..., chunk=4\)"
+    with pytest.raises(at.ConfigError, match=message):
         attendre_jax.scan_chunks(layer, small, chunks())
+
+
+def held(state, row):
+    return sorted(np.asarray(state.position[row])[np.asarray(state.valid[row])].tolist())
 
 
 @pytest.mark.parametrize(
@@ -144,8 +163,8 @@ def test_export_goes_through_a_file(tmp_path):
     (tmp_path / "step").write_bytes(export.export(step)(*shapes).serialize())
     again = jax.jit(export.deserialize((tmp_path / "step").read_bytes()).call)
     got, want = again(state, chunk), step(state, chunk)
-    assert type(got[0]) is at.LayerState
-    assert type(got[1]) is at.LayerOutput
+    assert type(got[0]) is LayerState
+    assert type(got[1]) is LayerOutput
     assert_same(got, want)
     one = jax.tree.map(lambda x: x[:1], (state, chunk))
     assert_same(again(*one), jax.tree.map(lambda x: x[:1], want))

@@ -35,7 +35,6 @@ attention = attendre_jax.AttendreAttention.create(
     jax.random.key(0), C, H, kv_heads=G, head_dim=D, q_memory=N, **CASES[name]
 )
 state = attention.init_state(B, chunk=S)
-per_head = attention.layer.kv_memory.per_head
 
 
 def place(tree, spec):
@@ -46,7 +45,7 @@ def place(tree, spec):
 
 
 def of_state(path, leaf):
-    if path in (".kv.key", ".kv.value") or (per_head and leaf.ndim == 3):
+    if path.startswith(".kv") and (path in (".kv.key", ".kv.value") or leaf.ndim == 3):
         return P("data", "model")
     return P("data", None, "model") if path == ".queue.data[0]" else P("data")
 

@@ -138,7 +138,9 @@ def test_compiled_steps_of_two_layers_are_two():
     with torch.no_grad():
         for layer in layers:
             step = compiled_step(layer, backend="aot_eager")
-            one, two = (layer.init(1, 2, 2, 8, xp=torch) for _ in range(2))
+            one, two = (
+                layer.init(batch=1, heads=2, kv_heads=2, head_dim=8, xp=torch) for _ in range(2)
+            )
             for each in chunk:
                 one, want = layer.step(one, each)
                 two, got = step(two, each)

@@ -33,7 +33,7 @@ def step_of(memory, top_k=K):
 def test_every_array_is_made_on_the_device_of_the_state(policy, top_k):
     """The meta device stands for an accelerator: mixing it with the CPU raises."""
     memory = at.KeyValueMemory(M, policy)
-    state = memory.init(B, G, D, xp=torch, device="meta")
+    state = memory.init(batch=B, heads=G, head_dim=D, xp=torch, device="meta")
     state, evicted, output = step_of(memory, top_k)(state, *chunk(0, "meta"))
     assert output.device.type == evicted.key.device.type == "meta"
     assert {x.device.type for x in state if x is not None} == {"meta"}
@@ -56,7 +56,7 @@ def test_one_graph_for_any_number_of_steps(policy):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compiled = torch.compile(step, fullgraph=True, backend=counting)
-        one = two = memory.init(B, G, D, xp=torch)
+        one = two = memory.init(batch=B, heads=G, head_dim=D, xp=torch)
         for seed in range(5):
             one, _, expected = step(one, *chunk(seed))
             two, _, found = compiled(two, *chunk(seed))
@@ -70,7 +70,9 @@ def test_gradients_reach_keys_and_values_but_not_scores():
     query, key, value, valid = chunk(1)
     key.requires_grad_()
     value.requires_grad_()
-    state, _, output = step_of(memory)(memory.init(B, G, D, xp=torch), query, key, value, valid)
+    state, _, output = step_of(memory)(
+        memory.init(batch=B, heads=G, head_dim=D, xp=torch), query, key, value, valid
+    )
     assert not state.score.requires_grad
     output.sum().backward()
     assert key.grad.abs().sum() > 0
@@ -82,7 +84,7 @@ def test_gradients_reach_keys_and_values_but_not_scores():
 def test_donated_states_are_written_in_place_and_others_never():
     memory = at.KeyValueMemory(M)
     _, key, value, _ = chunk(2)
-    state = memory.init(B, G, D, xp=torch)
+    state = memory.init(batch=B, heads=G, head_dim=D, xp=torch)
     after, _ = memory.insert(state, key, value)
     assert after.key.data_ptr() != state.key.data_ptr()
     assert not state.valid.any()
@@ -93,7 +95,7 @@ def test_donated_states_are_written_in_place_and_others_never():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_scored_in_float32(dtype):
     memory = at.KeyValueMemory(M, at.LFA())
-    state = memory.init(B, G, D, xp=torch, dtype=dtype)
+    state = memory.init(batch=B, heads=G, head_dim=D, xp=torch, dtype=dtype)
     query, key, value, _ = chunk(3)
     big = (100 * torch.ones_like(query)).to(dtype)
     state, _ = memory.insert(state, (100 * torch.ones_like(key)).to(dtype), value.to(dtype))

@@ -3,10 +3,10 @@
 import pytest
 
 import attendre_core as at
-from attendre_core import compiled, ops
+from attendre_core import numba_kernels, ops
 
 torch = pytest.importorskip("torch")
-if not compiled.installed():
+if not numba_kernels.installed():
     pytest.skip("needs numba: pip install 'attendre-core[compiled]'", allow_module_level=True)
 
 from attendre_torch import machine_code  # noqa: E402
@@ -40,7 +40,7 @@ def agree(found, given):
 def test_eager_code_uses_it():
     given = arguments()
     found = machine_code.attend_top_k(*given)
-    assert found is not None
+    assert found is not NotImplemented
     agree(found, given)
 
 
@@ -85,7 +85,7 @@ def test_forward_derivatives_are_not_lost():
     logits, value, *rest = arguments()
     with torch.autograd.forward_ad.dual_level():
         dual = torch.autograd.forward_ad.make_dual(logits, torch.ones_like(logits))
-        assert machine_code.attend_top_k(dual, value, *rest) is None
+        assert machine_code.attend_top_k(dual, value, *rest) is NotImplemented
         dual = torch.autograd.forward_ad.make_dual(value, torch.ones_like(value))
         output = ops.attend_top_k(logits, dual, *rest)[0]
         tangent = torch.autograd.forward_ad.unpack_dual(output).tangent
@@ -98,8 +98,8 @@ def test_what_is_mapped_or_exported_or_wider_is_left_to_the_generic_op():
     torch.func.vmap(lambda x: declined.append(machine_code.attend_top_k(x, value, *rest)) or x)(
         torch.stack([logits, 2 * logits])
     )
-    assert declined == [None]
-    assert machine_code.attend_top_k(*arguments(torch.float64)) is None
+    assert declined == [NotImplemented]
+    assert machine_code.attend_top_k(*arguments(torch.float64)) is NotImplemented
 
     class Module(torch.nn.Module):
         def forward(self, x):

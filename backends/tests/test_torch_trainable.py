@@ -5,8 +5,8 @@ import pytest
 
 import attendre_core as at
 from attendre_core.tree import tree_map
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.registry import architecture_of
 
 torch = pytest.importorskip("torch")
 

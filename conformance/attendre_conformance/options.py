@@ -22,6 +22,8 @@ ROWS, COMPILED_ROWS = 4, 8
 examples: int = DEFAULT_EXAMPLES
 rows: int = ROWS
 shrink: bool = True
+#: The one policy to test (`policies.subjects.Subject`); None tests those of the core.
+policy: Any = None
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

@@ -11,6 +11,7 @@ import gc
 import os
 import shutil
 import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ import pytest
 from attendre_conformance import options
 
 if TYPE_CHECKING:
-    from attendre_core import Backend
+    from attendre_core.backend import Backend
 
 
 _CACHE = pytest.StashKey[str]()
@@ -33,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="NAME",
         help="backend to test: a name of the entry-point group attendre.backends, or "
         "module:attribute that is a Backend or returns one (default: numpy)",
+    )
+    group.addoption(
+        "--attendre-policy",
+        default=None,
+        metavar="MODULE:CLASS",
+        help="run the laws of eviction policies alone, on this policy: a class without required "
+        "arguments, an instance, or a function that returns one; the module may lie in the "
+        "current folder",
     )
     group.addoption(
         "--attendre-examples",
@@ -69,7 +78,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "attendre_profile(name): the profile of the conformance suite a test belongs to"
     )
+    config.addinivalue_line("markers", "attendre_policy: a law of eviction policies")
     _share_compiled_code(config)
+    options.policy = _named_policy(config)
     options.examples = config.getoption("--attendre-examples")
     compiled = config.getoption("--attendre-backend") in options.COMPILED_STREAMS
     if compiled and _is_asked_for(config):
@@ -82,7 +93,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Resolve the backend once, and leave out what lies beyond the chosen profile."""
+    """Resolve the backend once, and leave out what was not asked for."""
     ours = [item for item in items if item.get_closest_marker("attendre_profile") is not None]
     if not ours:
         return
@@ -90,6 +101,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = config.getoption("--attendre-profile") or options.PROFILES[-1]
     allowed = options.PROFILES[: options.PROFILES.index(wanted) + 1]
     beyond = [item for item in ours if _profile_of(item) not in allowed]
+    if options.policy is not None:
+        beyond += [
+            item
+            for item in ours
+            if item.get_closest_marker("attendre_policy") is None and item not in beyond
+        ]
     if beyond:
         config.hook.pytest_deselected(items=beyond)
         dropped = set(beyond)
@@ -119,7 +136,9 @@ def pytest_report_header(config: pytest.Config) -> str | None:
     if not _is_asked_for(config):
         return None
     name = config.getoption("--attendre-backend")
-    return f"attendre: backend {name}, {options.examples} streams a law, {options.rows} in a batch"
+    policy = "" if options.policy is None else f"policy {options.policy!r}, "
+    streams = f"{options.examples} streams per law, {options.rows} per batch"
+    return f"attendre: {policy}backend {name}, {streams}"
 
 
 @pytest.fixture(scope="session")
@@ -169,9 +188,23 @@ def _profile_of(item: pytest.Item) -> str:
     return str(marker.args[0]) if marker is not None else ""
 
 
+def _named_policy(config: pytest.Config) -> Any:
+    """Find the policy that was asked for; the current folder and the root are searched, too."""
+    path = config.getoption("--attendre-policy")
+    if path is None:
+        return None
+    from attendre_conformance.policies.subjects import load
+    from attendre_core.errors import ConfigError
+
+    try:
+        return load(path, dict.fromkeys((config.rootpath, Path.cwd())))
+    except ConfigError as error:
+        raise pytest.UsageError(f"--attendre-policy {path}: {error}") from error
+
+
 def _resolve(config: pytest.Config) -> Backend:
-    from attendre_core import available_backends
-    from attendre_core import backend as look_up
+    from attendre_core.backend import available_backends
+    from attendre_core.backend import backend as look_up
     from attendre_core.errors import ConfigError
 
     name = config.getoption("--attendre-backend")

@@ -24,7 +24,7 @@ import jax.numpy as jnp
 import numpy as np
 
 import attendre_core as at
-from attendre_core.zoo.llama import Llama
+from attendre_core.zoo.architectures.llama import Llama
 from attendre_jax import ModelFunctions, random_parameters
 
 KEYS, VALUES, NOISE = 8, 8, 8

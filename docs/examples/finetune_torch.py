@@ -25,7 +25,7 @@ from torch.nn.functional import cross_entropy
 
 import attendre_core as at
 from attendre_core.tree import tree_map
-from attendre_core.zoo.llama import Llama
+from attendre_core.zoo.architectures.llama import Llama
 from attendre_torch import TrainableModel
 
 KEYS, VALUES, NOISE = 8, 8, 8

@@ -5,92 +5,40 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from attendre_core.evaluation import study
-from attendre_core.evaluation.claims import Claim, claims
-from attendre_core.evaluation.grid import Cell, Measured
-from attendre_core.evaluation.intervals import Interval, difference
-from attendre_core.evaluation.reading import admission, best, sentences
-from attendre_core.evaluation.records import read_records
-from attendre_core.evaluation.tables import Table, tables_of, with_interval, with_shares
-from attendre_core.evaluation.tiny.models import manifest
-from attendre_core.presets import OTHER_PRESETS, PAPER_PRESETS
+import study
+from claims import Claim, best_at, claims, sizes_of
+from compact import Place, read_cells
+from study_results import HERE, SCORED, Study
 
-HERE = Path(__file__).parent
+from attendre_core.evaluation.controls import CONTROLS, SIZELESS, label_of
+from attendre_core.evaluation.intervals import Interval, share
+from attendre_core.evaluation.sweep import Cell, Measured, Table, size_table, summarise
+from attendre_core.evaluation.sweep.findings import findings
+from attendre_core.evaluation.sweep.table import percent, shares, sizeless_line
+from attendre_core.evaluation.tasks import LookAhead
+from attendre_core.evaluation.tiny.shipped import manifest
+from attendre_core.presets import OTHER_PRESETS
+
 MINUS = "\N{MINUS SIGN}"
-#: Characters of a line of the demo.
-WIDE = 100
-SIZED_CONTROLS = ("first-M", "random", "pinned")
-
-
-def markdown(head: Sequence[str], rows: Iterable[Sequence[str]], *, figures: bool = True) -> str:
-    """Return a table; all but the first column hold figures, unless told otherwise."""
-    rule = ["---"] + ["--:" if figures else "---"] * (len(head) - 1)
-    lines = [list(head), rule, *map(list, rows)]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-class Study:
-    """Both parts of the study, as recorded."""
-
-    def __init__(self, folder: Path = HERE) -> None:
-        self.chosen = read_records(folder / "choosing.jsonl", study.CHOOSING.seed)
-        cells = study.confirming_cells(self.chosen)
-        self.confirmed = study.confirmed(folder / "confirming.jsonl", cells)
-        self.best_c = study.best_sigmas(self.chosen)
-        #: Of the first and of the second part, at the best c and at the paper's.
-        self.choice_tables = _by_place(filter(self._has_best_c, self.chosen))
-        self.tables = _by_place(filter(self._has_best_c, self.confirmed))
-        self.paper_choice_tables = _by_place(filter(_has_papers_c, self.chosen))
-        self.paper_tables = _by_place(filter(_has_papers_c, self.confirmed))
-        self._gaps: dict[tuple[Cell, Cell], Interval] = {}
-
-    def _has_best_c(self, m: Measured) -> bool:
-        """Whether a cell has the c that was chosen, or none to choose."""
-        if m.cell.sigmas is None or m.cell.system == study.PLAIN:
-            return True
-        return m.cell.sigmas == self.best_c.get((*m.cell[:4], m.cell.q_size > 0))
-
-    def gap(self, one: Measured, other: Measured) -> Interval:
-        """Return the difference of two confirmed cells, computed once."""
-        cells = (one.cell, other.cell)
-        if cells not in self._gaps:
-            self._gaps[cells] = difference(one.outcome.right, other.outcome.right)
-        return self._gaps[cells]
-
-    @property
-    def documents(self) -> int:
-        """Documents behind each confirmed cell."""
-        return int(self.confirmed[0].outcome.right.size)
-
-
-def _has_papers_c(m: Measured) -> bool:
-    """Whether a cell has the c that the paper would use, or none to choose."""
-    return m.cell.sigmas in (None, study.papers_sigmas(m.cell.model, m.cell.system))
-
-
-def _by_place(measured: Iterable[Measured]) -> dict[tuple[str, str, str], Table]:
-    places: dict[tuple[str, str, str], list[Measured]] = {}
-    for m in measured:
-        if m.cell.system not in study.CANDIDATES[1:]:
-            places.setdefault((m.cell.model, m.cell.task, m.cell.answers), []).append(m)
-    return {place: Table((*place, None), found) for place, found in places.items()}
+SIZED_CONTROLS = tuple(name for name in CONTROLS if name not in SIZELESS)
 
 
 # ---------------------------------------------------------------- the demo
 
 
 def demo(records: Path = HERE / "demo.jsonl") -> str:
-    """Return what `attendre demo` shows, in short."""
-    (table,) = tables_of(read_records(records))
-    right = "\n\n".join("\n".join(block) for block in table.blocks(with_interval, WIDE))
-    shares = "\n\n".join("\n".join(block) for block in table.blocks(with_shares, WIDE))
-    said = sentences(table.measured, 16)
-    more = admission(table.measured)
+    """Return what `attendre demo` prints."""
+    measured = list(read_cells(records).values())
+    summary = summarise(measured, LookAhead.metrics, "MT")
+    right, more = (
+        f"{size_table(summary, write).plain()}\n\n{sizeless_line(summary, write)}"
+        for write in (percent, shares)
+    )
     return "\n".join([
         "```text", right, "```", "",
         "The share of new entries let in, and the share of a chunk's own entries there when it",
-        "attends:", "", "```text", shares, "```", "",
-        *(f"- {s}" for s in [*said, *([more] if more else [])]),
+        "attends:", "", "```text", more, "```", "",
+        *(f"- {sentence}" for sentence in findings(measured, study.CHUNK)),
     ])  # fmt: skip
 
 
@@ -98,7 +46,7 @@ def demo(records: Path = HERE / "demo.jsonl") -> str:
 
 
 def models() -> str:
-    """Return what the manifest knows."""
+    """Return what the manifest says."""
     known = manifest()["models"]
     tasks = list(next(iter(known.values()))["short_context_accuracy"])
     rows = [
@@ -109,72 +57,62 @@ def models() -> str:
         ]
         for name, m in known.items()
     ]  # fmt: skip
-    return markdown(["model", "parameters", "file", "steps", *tasks], rows)
+    return Table(["model", "parameters", "file", "steps", *tasks], rows).markdown()
 
 
 def choice(found: Study) -> str:
     """Return the candidates for our preset, on the documents of the choice."""
     rows = []
     for name in study.CANDIDATES:
-        cells = [m for m in found.chosen if m.cell.system == name and m.cell.sigmas == -1.0]
-        right, of = (
-            sum(x)
-            for x in zip(
-                *((m.outcome.right.sum(), m.outcome.right.size) for m in cells), strict=True
-            )
-        )
-        low = min(cells, key=lambda m: m.accuracy.value)
+        label = label_of(name)
+        cells = {key: m for key, m in found.chosen.items() if key[1].policy == label}
+        flags = [flag for m in cells.values() for flag in m.column("right").values()]
+        place, low = min(cells, key=lambda key: cells[key].mean("right"))
         rows.append([
-            f"`{name}`", f"{right} of {of}", f"{100 * right / of:.1f}",
-            f"{100 * low.accuracy.value:.0f} ({_place(low)})", _mean(cells, "admitted"),
-            _mean(cells, "present"),
+            f"`{name}`", f"{sum(flags):.0f} of {len(flags)}", f"{100 * share(flags).value:.1f}",
+            f"{percent_text(cells[place, low])} ({', '.join(place)}, M = {low.kv})",
+            _mean(cells.values(), "admitted"), _mean(cells.values(), "present"),
         ])  # fmt: skip
-    return markdown(
-        ["candidate, c = -1", "right", "%", "lowest cell", "let in", "own chunk there"], rows
-    )
+    head = ["candidate", "right", "%", "lowest cell", "let in", "own chunk there"]
+    return Table(head, rows).markdown()
 
 
 def best_c(found: Study) -> str:
     """Return the c that was chosen for each policy."""
-    names = study.ATTENTIVE + study.BY_USE
     rows = [
         [f"{', '.join(place)}, {words}"]
-        + [f"{found.best_c[(*place, name, waits)]:g}".replace("-", MINUS) for name in names]
+        + [f"{found.best_c[place, name, waits]:g}".replace("-", MINUS) for name in SCORED]
         for place in found.tables
         for waits, words in ((False, "N = 0"), (True, "N > 0"))
     ]
-    return markdown(["", *names], rows)
+    return Table(["", *SCORED], rows).markdown()
 
 
 def claim_table(found: Study, answers: str) -> str:
     """Return the paper's claims, decided on documents that chose nothing."""
-    return _claims(
-        {
-            place: claims(found.choice_tables[place], table, 16)
-            for place, table in found.tables.items()
-            if place[2] == answers
-        }
-    )
+    return _claims({
+        place: claims(found.choice_tables[place], table, study.CHUNK)
+        for place, table in found.tables.items()
+        if place.answers == answers
+    })  # fmt: skip
 
 
 def paper_claim_table(found: Study, answers: str) -> str:
     """Return those claims that depend on c, at the paper's c, on the same documents."""
-    return _claims(
-        {
-            place: [
-                claim
-                for claim in claims(found.paper_choice_tables[place], table, 16)
-                if claim.systems[0] not in ("AS", "attendre")
-            ]
-            for place, table in found.paper_tables.items()
-            if place[2] == answers
-        }
-    )
+    return _claims({
+        place: [
+            claim
+            for claim in claims(found.paper_choice_tables[place], table, study.CHUNK)
+            if claim.systems[0] not in ("AS", "attendre")
+        ]
+        for place, table in found.paper_tables.items()
+        if place.answers == answers
+    })  # fmt: skip
 
 
-def _claims(of_places: dict[tuple[str, str, str], list[Claim]]) -> str:
-    """Return a row for each claim, a column for each model and task."""
-    rows: dict[str, dict[tuple[str, str, str], str]] = {}
+def _claims(of_places: dict[Place, list[Claim]]) -> str:
+    """Return a row per claim, a column per model and task."""
+    rows: dict[str, dict[Place, str]] = {}
     for place, found in of_places.items():
         for claim in found:
             first, second = (
@@ -182,165 +120,115 @@ def _claims(of_places: dict[tuple[str, str, str], list[Claim]]) -> str:
                 for name, share in zip(claim.systems, claim.shares, strict=True)
             )
             verdict = f"**{claim.verdict}**" if claim.verdict == "holds" else claim.verdict
-            text = f"{first}, {second}: {_gap(claim.gap)} {verdict}"
+            text = f"{first}, {second}: {gap_text(claim.gap)} {verdict}"
             rows.setdefault(claim.words, {})[place] = text
-    return markdown(
-        ["claim", *(f"{place[0]}, {place[1]}" for place in of_places)],
+    return Table(
+        ["claim", *(f"{place.model}, {place.task}" for place in of_places)],
         [[words, *(cells.get(place, "") for place in of_places)] for words, cells in rows.items()],
-        figures=False,
-    )
+    ).markdown(figures=False)
 
 
 def papers_c(found: Study) -> str:
     """Return best and paper's c side by side, on documents that chose nothing."""
     rows = []
     for place, table in found.tables.items():
-        for kv, q in [size for size in table.sizes if size in study.CHOICE]:
-            row = [f"{', '.join(place)}", f"{kv}/{q}"]
-            for name in ("MT", "AS", "first-M"):
-                row.append(_percent(table.at(name, kv, q)))
+        for kv, q in [size for size in sizes_of(table) if size in study.CHOICE]:
+            row = [", ".join(place), f"{kv}/{q}"]
+            row += [percent_text(found.at(place, name, kv, q)) for name in ("MT", "AS", "first-M")]
             for name in study.ATTENTIVE:
-                own, theirs = (t.at(name, kv, q) for t in (table, found.paper_tables[place]))
-                row.append(f"{_percent(own)} / {_percent(theirs)} ({_let_in(theirs)})")
+                theirs = found.paper_at(place, name, kv, q)
+                let_in = "" if theirs is None else f"{theirs.mean('admitted'):.2f}"
+                best = percent_text(found.at(place, name, kv, q))
+                row.append(f"{best} / {percent_text(theirs)} ({let_in})")
             rows.append(row)
-    return markdown(["", "M/N", "MT", "AS", "first-M", *study.ATTENTIVE], rows)
+    return Table(["", "M/N", "MT", "AS", "first-M", *study.ATTENTIVE], rows).markdown()
 
 
 def summary(found: Study) -> str:
     """Return all sizes with waiting queries: the paper's systems, others, controls."""
     rows = []
-    for place, table in found.tables.items():
+    for place in found.tables:
         for kv, q in study.WAITING:
+
+            def at(name: str, place: Place = place, kv: int = kv, q: int = q) -> str:
+                return percent_text(
+                    found.at(place, name, *((0, 0) if name in SIZELESS else (kv, q)))
+                )
+
             top = _chosen_best(found, place, kv, q)
             rows.append([
-                ", ".join(place), f"{kv}/{q}",
-                *(_percent(table.at(name, kv, q)) for name in ("MT", "AS")),
-                f"{_percent(top)} {top.cell.system}" if top else "",
-                f"**{_percent(table.at('attendre', kv, q))}**",
-                _percent(table.at(study.PLAIN, kv, q)),
-                *(_percent(table.at(name, kv, q)) for name in (*OTHER_PRESETS, *SIZED_CONTROLS)),
-                *(_percent(table.at(name, 0, 0)) for name in ("no-memory", "closed-book", "full")),
+                ", ".join(place), f"{kv}/{q}", at("MT"), at("AS"),
+                f"{percent_text(top)} {top.cell.policy}" if top else "",
+                f"**{at('attendre')}**", at(study.PLAIN),
+                *(at(name) for name in (*OTHER_PRESETS, *SIZED_CONTROLS)),
+                *(at(name) for name in ("no-memory", "closed-book", "full")),
             ])  # fmt: skip
-    head = [
-        "",
-        "M/N",
-        "MT",
-        "AS",
-        "best LRA, LFA",
-        "attendre",
-        "it at M slots",
-        *OTHER_PRESETS,
-        *SIZED_CONTROLS,
-    ]
-    return markdown([*head, "no-memory", "closed-book", "full"], rows)
+    head = ["", "M/N", "MT", "AS", "best LRA, LFA", "attendre", "it at M slots"]
+    head += [*OTHER_PRESETS, *SIZED_CONTROLS, "no-memory", "closed-book", "full"]
+    return Table(head, rows).markdown()
 
 
-def _chosen_best(found: Study, place: tuple[str, str, str], kv: int, q: int) -> Measured | None:
+def _chosen_best(found: Study, place: Place, kv: int, q: int) -> Measured | None:
     """Return the LRA or LFA that was best on the other documents (there, at M/N = 64/32)."""
-    choice = found.choice_tables[place]
     size = (kv, q) if (kv, q) in study.CHOICE else (64, 32)
-    top = best([m for m in choice.measured if (m.cell.kv_size, m.cell.q_size) == size])
-    return None if top is None else found.tables[place].at(top.cell.system, kv, q)
-
-
-#: How our preset meets another: words, and the size of ours for a size of the other.
-MEETINGS: dict[str, Callable[[int, int], tuple[int, int] | None]] = {
-    "same M, same N > 0": lambda kv, q: (kv, q) if q else None,
-    "half of M, half of N": lambda kv, q: (kv // 2, q // 2) if q else None,
-    "it waits, the other does not": lambda kv, q: None if q else (kv, kv // 2),
-    "neither waits": lambda kv, q: None if q else (kv, q),
-}
-OPPONENTS = (*PAPER_PRESETS, *OTHER_PRESETS, *SIZED_CONTROLS)
-
-
-def _pairs(found: Study, own: str, name: str, meeting: str) -> list[tuple[Measured, Measured]]:
-    """Return cells of ``own`` and of another system that are compared."""
-    pairs = []
-    for table in found.tables.values():
-        for kv, q in table.sizes:
-            size = MEETINGS[meeting](kv, q)
-            if size is not None:
-                ours, other = table.at(own, *size), table.at(name, kv, q)
-                if ours is not None and other is not None:
-                    pairs.append((ours, other))
-    return pairs
-
-
-def wins(found: Study, own: str = "attendre") -> str:
-    """Return wins, ties and losses of our preset, and its lowest difference."""
-    rows = []
-    every = {"the paper's, together": PAPER_PRESETS, **{f"`{name}`": (name,) for name in OPPONENTS}}
-    for words, names in every.items():
-        row = [words]
-        for meeting in MEETINGS:
-            pairs = [pair for name in names for pair in _pairs(found, own, name, meeting)]
-            gaps = [found.gap(ours, other) for ours, other in pairs]
-            won = sum(gap.low > 0 for gap in gaps)
-            lost = sum(gap.high < 0 for gap in gaps)
-            low = f"{100 * min(gap.value for gap in gaps):+.0f}" if gaps else ""
-            row.append(f"{won} / {len(gaps) - won - lost} / {lost} ({low})" if gaps else "")
-        rows.append(row)
-    return markdown(["against", *MEETINGS], rows)
-
-
-def losses(found: Study, own: str = "attendre") -> str:
-    """Return every comparison that our preset lost, with its interval."""
-    lines = []
-    for meeting in MEETINGS:
-        for name in OPPONENTS:
-            for ours, other in _pairs(found, own, name, meeting):
-                gap = found.gap(ours, other)
-                if gap.high < 0:
-                    place = ", ".join(ours.cell[:3])
-                    lines.append(
-                        f"- {place}: {_percent(ours)} at {ours.cell.kv_size}/{ours.cell.q_size} "
-                        f"against {_percent(other)} of `{name}` at "
-                        f"{other.cell.kv_size}/{other.cell.q_size}, {_gap(gap)} points"
-                    )
-    return "\n".join(lines) or "None."
+    top = best_at(found.choice_tables[place], size)
+    return None if top is None else found.tables[place].get(Cell(top.cell.policy, kv, q))
 
 
 def all_cells(found: Study) -> str:
     """Return every confirmed cell with interval and both shares."""
     parts = []
-    groups = (("MT", "AS", *study.ATTENTIVE, *study.BY_USE, "attendre", study.PLAIN),
-              (*OTHER_PRESETS, *SIZED_CONTROLS))  # fmt: skip
-    for place, table in found.tables.items():
+    groups = (("MT", "AS", *SCORED, "attendre", study.PLAIN), (*OTHER_PRESETS, *SIZED_CONTROLS))
+    for place in found.tables:
         parts.append(f"## {', '.join(place)}")
-        whole = [(name, table.at(name, 0, 0)) for name in ("full", "no-memory", "closed-book")]
-        parts.append("; ".join(f"{name}: {with_interval(m)} %" for name, m in whole if m) + ".")
+        whole = [(name, found.at(place, name, 0, 0)) for name in SIZELESS]
+        parts.append("; ".join(f"{name}: {_interval(m)} %" for name, m in whole if m) + ".")
         for names in groups:
-            known = [name for name in names if name in table.systems]
-            for write in (with_interval, with_shares):
-                parts.append(_sized(table, known, write))
+            for title, write in (
+                ("M/N, right %", _interval),
+                ("M/N, let in, own chunk there", _shares),
+            ):
+                parts.append(_sized(found, place, names, title, write))
     return "\n\n".join(parts)
 
 
-def _sized(table: Table, names: Sequence[str], write: Callable[[Measured], str]) -> str:
-    rows = []
-    for kv, q in table.sizes:
-        cells = [table.at(name, kv, q) for name in names]
-        if any(cells):
-            rows.append([f"{kv}/{q}", *(write(m) if m else "" for m in cells)])
-    title = "M/N, right %" if write is with_interval else "M/N, let in, own chunk there"
-    return markdown([title, *names], rows)
+def _sized(
+    found: Study, place: Place, names: Sequence[str], title: str, write: Callable[[Measured], str]
+) -> str:
+    sizes = sizes_of(found.tables[place])
+    columns = {name: [found.at(place, name, *size) for size in sizes] for name in names}
+    known = {name: column for name, column in columns.items() if any(column)}
+    rows = [
+        [f"{kv}/{q}", *(write(m) if m else "" for m in row)]
+        for (kv, q), row in zip(sizes, zip(*known.values(), strict=True), strict=True)
+        if any(row)
+    ]
+    return Table([title, *(_headed(name) for name in known)], rows).markdown()
 
 
-def _percent(m: Measured | None) -> str:
-    return "" if m is None else f"{100 * m.accuracy.value:.0f}"
+def _headed(name: str) -> str:
+    return f"{name}, best c" if name in SCORED else name
 
 
-def _let_in(m: Measured | None) -> str:
-    return "" if m is None else f"{m.outcome.admitted.mean():.2f}"
+def _interval(m: Measured) -> str:
+    value, low, high = (round(100 * x) for x in share(list(m.column("right").values())))
+    return f"{value} ({low}-{high})"
 
 
-def _mean(cells: Sequence[Measured], name: str) -> str:
-    return f"{sum(float(getattr(m.outcome, name).mean()) for m in cells) / len(cells):.2f}"
+def _shares(m: Measured) -> str:
+    return f"{m.mean('admitted'):.2f} {m.mean('present'):.2f}"
 
 
-def _gap(gap: Interval) -> str:
+def percent_text(m: Measured | None) -> str:
+    """Write the right answers of a cell in percent; nothing for a cell that is missing."""
+    return "" if m is None else f"{100 * m.mean('right'):.0f}"
+
+
+def _mean(cells: Iterable[Measured], name: str) -> str:
+    means = [m.mean(name) for m in cells]
+    return f"{sum(means) / len(means):.2f}"
+
+
+def gap_text(gap: Interval) -> str:
+    """Write a difference in points with its interval."""
     return f"{100 * gap.value:+.0f} [{100 * gap.low:+.0f}, {100 * gap.high:+.0f}]"
-
-
-def _place(m: Measured) -> str:
-    return f"{m.cell.model}, {m.cell.task}, {m.cell.answers}, M = {m.cell.kv_size}"

@@ -1,6 +1,6 @@
-"""Writes what `attendre eval` measured into the guide (run it as a script, without arguments).
+"""Write what `attendre eval` measured into the guide: run it as a script, without arguments.
 
-Each table stands between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and comes
+Each table is between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and comes
 from the results file NAME.jsonl beside this file: scores of items, none of their texts. The table
 NAME.helped is that of the items for which reading helps. A test compares both.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from attendre_core.evaluation.benchmarks import Embedding, Metric, Perplexity, TriviaQA
-from attendre_core.evaluation.sweep import summary_of
-from attendre_core.evaluation.sweep.writing import markdown
+from attendre_core.evaluation.controls import label_of
+from attendre_core.evaluation.sweep import Measured, cell_table, read_results, summarise
+from attendre_core.evaluation.sweep.summary import where_reading_helps
+from attendre_core.evaluation.tasks import Embedding, Metric, Perplexity, TriviaQA
 
 HERE = Path(__file__).parent
 PAGE = HERE.parent / "guides" / "evaluating.md"
@@ -30,13 +31,16 @@ def table(name: str) -> str:
     """Return the table of a results file."""
     file, _, some = name.partition(".")
     metrics = METRICS[file.partition("-")[0]]
-    baseline = BASELINES.get(file, "MT")
-    return markdown(summary_of(HERE / f"{file}.jsonl", metrics, baseline, helped=bool(some)))
+    _, found = read_results(HERE / f"{file}.jsonl")
+    measured = [Measured(m.cell._replace(policy=label_of(m.cell.policy)), m.scores) for m in found]
+    if some:
+        measured = where_reading_helps(measured, metrics[0])
+    return cell_table(summarise(measured, metrics, BASELINES.get(file, "MT"))).markdown()
 
 
 def written(text: str) -> str:
     """Return the page with all its tables as the results say."""
-    return BLOCK.sub(lambda match: f"{match[1]}\n{table(match[2])}\n{match[3]}", text)
+    return BLOCK.sub(lambda match: f"{match[1]}\n{table(match[2])}\n\n{match[3]}", text)
 
 
 def main() -> None:

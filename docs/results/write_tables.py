@@ -1,6 +1,6 @@
 """Writes the measured figures into README and docs: ``python docs/results/write_tables.py``.
 
-Each figure stands between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and
+Each figure is between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and
 comes from the records beside this file. A test compares both.
 """
 
@@ -13,7 +13,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import meetings
+import study
 import tables
+from study_results import Study
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/evaluation.md", "docs/evaluation_cells.md")
@@ -22,7 +25,7 @@ BLOCK = re.compile(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL
 
 def blocks() -> dict[str, Callable[[], str]]:
     """Return what can be written, by name."""
-    found = tables.Study()
+    found = Study()
     return {
         "demo": tables.demo,
         "models": tables.models,
@@ -34,10 +37,10 @@ def blocks() -> dict[str, Callable[[], str]]:
         "claims-at-papers-c-single": lambda: tables.paper_claim_table(found, "single"),
         "papers-c": lambda: tables.papers_c(found),
         "summary": lambda: tables.summary(found),
-        "wins": lambda: tables.wins(found),
-        "losses": lambda: tables.losses(found),
-        "wins-plain": lambda: tables.wins(found, tables.study.PLAIN),
-        "losses-plain": lambda: tables.losses(found, tables.study.PLAIN),
+        "wins": lambda: meetings.wins(found),
+        "losses": lambda: meetings.losses(found),
+        "wins-plain": lambda: meetings.wins(found, study.PLAIN),
+        "losses-plain": lambda: meetings.losses(found, study.PLAIN),
         "cells": lambda: tables.all_cells(found),
         "documents": lambda: f"Each cell: {found.documents} documents.",
     }

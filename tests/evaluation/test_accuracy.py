@@ -7,13 +7,12 @@ import pytest
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation import load_tiny, measure, system
-from attendre_core.evaluation.systems import sigmas_of
 from attendre_core.evaluation.tasks import Document, LookAhead
 from attendre_core.zoo.model import Model
 
 
 def test_the_batch_does_not_matter(tiny: Model, long_documents: list[Document]) -> None:
-    chosen = system("LFA-1e-3", 32, 16, top_k=16)
+    chosen = system("LFA-1e-3+c=0", 32, 16, top_k=16)
     one, other = (measure(tiny, long_documents, chosen, batch=batch) for batch in (5, 32))
     assert np.array_equal(one.right, other.right)
     assert np.array_equal(one.admitted, other.admitted)
@@ -23,7 +22,7 @@ def test_the_batch_does_not_matter(tiny: Model, long_documents: list[Document]) 
 def test_outcomes_are_in_the_order_of_the_documents(
     tiny: Model, long_documents: list[Document]
 ) -> None:
-    chosen = system("LRA-sum", 32, 16, top_k=16)
+    chosen = system("LRA-sum+c=0", 32, 16, top_k=16)
     there = measure(tiny, long_documents, chosen, batch=4)
     back = measure(tiny, long_documents[::-1], chosen, batch=4)
     assert np.array_equal(there.right, back.right[::-1])
@@ -49,17 +48,18 @@ def test_a_memory_of_one_chunk_is_no_memory(long_documents: list[Document]) -> N
 
 def test_what_each_control_reads(long_documents: list[Document]) -> None:
     document = long_documents[0]
-    assert np.array_equal(system("no-memory", 64).tokens(document), document.tokens[-16:])
-    assert np.array_equal(system("closed-book", 64).tokens(document), document.closed_book)
+    both = (document.tokens, document.closed_book)
+    assert np.array_equal(system("no-memory", 64).part_of(*both), document.tokens[-16:])
+    assert system("closed-book", 64).part_of(*both) is both[1]
     for name in ("full", "first-M", "random", "pinned", "MT", "LFA-0"):
-        assert system(name, 64).tokens(document) is document.tokens
+        assert system(name, 64).part_of(*both) is document.tokens
 
 
 def test_admitted_shares(tiny: Model, long_documents: list[Document]) -> None:
     assert np.all(measure(tiny, long_documents, system("MT", 32)).admitted == 1.0)
     assert np.all(measure(tiny, long_documents, system("first-M", 32)).admitted == 0.0)
-    low = measure(tiny, long_documents, system("LRA-sum", 32, sigmas=3.0)).admitted
-    high = measure(tiny, long_documents, system("LRA-sum", 32, sigmas=-3.0)).admitted
+    low = measure(tiny, long_documents, system("LRA-sum+c=3", 32)).admitted
+    high = measure(tiny, long_documents, system("LRA-sum+c=-3", 32)).admitted
     assert low.mean() < 0.5 < high.mean()
 
 
@@ -74,7 +74,7 @@ def test_libraries_agree(
     pytest.importorskip(library)
     some = [document for document in long_documents if document.tokens.size == 160][:3]
     assert some
-    chosen = system("LRA-sum", 32, waits, sigmas=0.0)
+    chosen = system("LRA-sum+c=0", 32, waits)
     here = measure(load_tiny(name), some, chosen)
     there = measure(load_tiny(name, backend=library), some, chosen)
     assert np.array_equal(here.right, there.right)
@@ -84,16 +84,3 @@ def test_libraries_agree(
 def test_nothing_to_read(tiny: Model) -> None:
     with pytest.raises(ConfigError, match="no documents"):
         measure(tiny, [], system("MT", 16))
-
-
-def test_an_unknown_system() -> None:
-    with pytest.raises(ConfigError, match="'LSD' is not known; known are MT, AS, .*pinned"):
-        system("LSD", 16)
-    with pytest.raises(ConfigError, match="q_size is 16 and kv_size 16"):
-        system("LFA-0", 16, 16)
-
-
-def test_the_papers_scores() -> None:
-    assert [sigmas_of(name, "paper") for name in ("LRA-last", "LRA-max", "LFA-0")] == [2, 1.5, 1]
-    assert sigmas_of("LRA-last", "paper", model="encoder-decoder") == 1.0
-    assert sigmas_of("LRA-last", -0.5) == -0.5

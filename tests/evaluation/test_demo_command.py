@@ -15,10 +15,13 @@ from typing import Any, NamedTuple
 import pytest
 
 from attendre_core.cli import main
-from attendre_core.evaluation.grid import PAPER_SYSTEMS
+from attendre_core.evaluation import CONTROLS
+from attendre_core.evaluation.sweep import read_results
+from attendre_core.evaluation.tasks import SYNTHETIC
+from attendre_core.presets import PRESETS
 
 #: A demo of a moment.
-SMALL = ("--documents", "2", "--policies", "MT", "AS", "LFA-0", "closed-book")
+SMALL = ("--documents", "2", "--policies", "MT", "AS", "lfa-0+c=0", "closed-book")
 
 
 @pytest.fixture(autouse=True)
@@ -65,44 +68,54 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_the_table_has_the_papers_shape(small: Run) -> None:
+def test_the_table_has_a_row_per_system_and_a_column_per_size(small: Run) -> None:
     lines = small.text.splitlines()
-    head = next(i for i, line in enumerate(lines) if line.split()[:2] == ["M", "N"])
-    assert lines[head].split()[2:] == ["MT", "AS", "LFA-0"]
-    rows = [tuple(line.split()[:2]) for line in lines[head + 1 : head + 7]]
-    assert rows == [
-        ("16", "0"), ("32", "0"), ("64", "0"), ("256", "0"), ("32", "16"), ("64", "32"),
-    ]  # fmt: skip
+    head = next(i for i, line in enumerate(lines) if line.startswith("M/N"))
+    assert lines[head].split()[1:] == ["16/0", "32/0", "64/0", "256/0", "32/16", "64/32"]
+    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["MT", "AS", "LFA-0+c=0"]
+    assert all(len(line) <= 100 for line in lines)
 
 
-def test_without_options_it_shows_the_papers_policies_and_the_controls() -> None:
+def planned(*arguments: str) -> Any:
     from attendre_core.cli import build_parser
-    from attendre_core.cli.demo import grid_of
-    from attendre_core.evaluation.systems import CONTROLS
+    from attendre_core.cli.demo import plan_of
 
-    grid = grid_of(build_parser().parse_args(["demo"]))
-    shown = {cell.system for cell in grid.cells()}
-    assert shown >= {*PAPER_SYSTEMS, *CONTROLS, "attendre"}
-    full = grid_of(build_parser().parse_args(["demo", "--full"]))
-    assert {(cell.model, cell.task, cell.answers) for cell in full.cells()} == {
-        (model, task, answers)
-        for model in ("prefix-lm", "encoder-decoder")
-        for task in ("look-ahead", "past-only")
-        for answers in ("repeat", "single")
+    return plan_of(build_parser().parse_args(["demo", *arguments]))
+
+
+def test_without_options_it_shows_the_papers_systems_and_the_controls() -> None:
+    """Under the paper's names with the paper's c, and with what helps beside it."""
+    names = {cell.policy for cell in planned().cells}
+    papers = {"MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3"}
+    assert names >= {*papers, *CONTROLS, "LFA-1e-3+c=0", "attendre"}
+    large = {cell.policy for cell in planned().cells if cell.kv == 256}
+    assert large == {"MT", "AS"}
+
+
+def test_everything_there_is() -> None:
+    plan = planned("--full")
+    assert set(plan.models) == {"prefix-lm", "encoder-decoder"}
+    assert {(task.name, task.answers) for task in plan.tasks} == {
+        (name, answers) for name in SYNTHETIC for answers in ("repeat", "single")
     }
+    names = {cell.policy for cell in plan.cells}
+    assert names >= {*PRESETS, *CONTROLS, "LFU+c=-1", "LRA-max+c=0"}
+    assert len(plan.cells) == len(set(plan.cells))
 
 
 def test_text_and_json_agree(small: Run) -> None:
     (table,) = small.answer["tables"]
     joined = " ".join(small.text.split())
-    for sentence in table["reading"]:
+    for sentence in table["findings"]:
         assert sentence in joined
-    for cell in table["cells"]:
-        assert cell["low"] <= cell["accuracy"] <= cell["high"]
-        assert cell["accuracy"] == pytest.approx(cell["right"] / 2)
-        if cell["kv_size"]:
-            assert f"{100 * cell['accuracy']:.0f} ({100 * cell['low']:.0f}-" in small.text
-    assert {cell["policy"] for cell in table["cells"]} == {"MT", "AS", "LFA-0", "closed-book"}
+    for row in table["rows"]:
+        value, low, high = row["right"]
+        assert low <= value <= high
+        assert value in (0.0, 0.5, 1.0)
+        if row["kv"]:
+            assert f"{100 * value:.0f} ({100 * low:.0f}-" in small.text
+    names = {row["policy"] for row in table["rows"]}
+    assert names == {"MT", "AS", "LFA-0+c=0", "closed-book"}
     assert small.answer["picture"] in small.text
 
 
@@ -115,8 +128,7 @@ def test_a_seed_fixes_everything() -> None:
 def test_the_picture(small: Run) -> None:
     assert "small.svg (opens in any browser)" in small.text
     words = [text.text for text in small.picture.iter("{http://www.w3.org/2000/svg}text")]
-    assert {"MT", "AS", "LFA-0", "queries wait (N > 0)"} <= set(words)
-    assert "closed-book" not in words
+    assert {"MT", "AS", "LFA-0+c=0", "closed-book", "queries wait (N > 0)"} <= set(words)
 
 
 def test_where_the_picture_goes(elsewhere: Path) -> None:
@@ -127,7 +139,7 @@ def test_where_the_picture_goes(elsewhere: Path) -> None:
 def test_controls_alone_have_no_picture() -> None:
     text = run("--documents", "2", "--policies", "closed-book", "full")
     assert "No picture" in text
-    assert "Controls: attention to everything answers" in text
+    assert "Controls: full attention answers" in text
 
 
 def test_a_picture_that_cannot_be_written(
@@ -147,45 +159,45 @@ def test_a_place_that_is_taken_is_found_before_anything_is_measured(
     def never(*_: Any) -> None:
         raise AssertionError("measured")
 
-    monkeypatch.setattr("attendre_core.evaluation.resuming.run_cells", never)
-    for option in ("picture", "records"):
-        assert main(["demo", "--documents", "1", f"--{option}", "taken"]) == 2
-        assert f"the {option} cannot be written to taken" in capsys.readouterr().err
+    monkeypatch.setattr("attendre_core.evaluation.sweep.run_cells", never)
+    assert main(["demo", "--documents", "1", "--picture", "taken"]) == 2
+    assert "the picture cannot be written to taken" in capsys.readouterr().err
+    (elsewhere / "file").write_text("")
+    assert main(["demo", "--documents", "1", "--out", "file"]) == 2
+    assert "the folder file cannot be made" in capsys.readouterr().err
 
 
-def test_records_that_are_none(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = elsewhere / "notes.jsonl"
+def test_a_results_file_that_is_none(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = elsewhere / "prefix-lm-look-ahead-repeat-0.jsonl"
     for words in ("milk, eggs\n", "[1]\n"):
         file.write_text(words)
-        few = ["demo", "--documents", "1", "--policies", "MT", "--records", str(file)]
+        few = ["demo", "--documents", "1", "--policies", "MT", "--out", str(elsewhere)]
         assert main(few) == 2
-        assert f"line 1 of {file} is no measured cell" in capsys.readouterr().err
+        assert f"{file} is no results file of attendre" in capsys.readouterr().err
         assert file.read_text() == words
 
 
-def test_controls_without_a_size_stand_under_the_table(small: Run) -> None:
+def test_controls_without_a_size_are_below_the_table(small: Run) -> None:
     (table,) = small.answer["tables"]
-    (cell,) = [cell for cell in table["cells"] if cell["policy"] == "closed-book"]
-    value, low, high = (round(100 * cell[name]) for name in ("accuracy", "low", "high"))
+    (row,) = [row for row in table["rows"] if row["policy"] == "closed-book"]
+    value, low, high = (round(100 * x) for x in row["right"])
     assert f"\nclosed-book {value} ({low}-{high})\n" in small.text
     assert "\nclosed-book 1.00 1.00\n" in small.text
 
 
 def test_several_tables(elsewhere: Path) -> None:
-    few = ("--documents", "1", "--policies", "MT", "LRA-last", "--sigmas", "0", "paper")
-    answer = run_json(*few, "--task", "past-only", "--model", "encoder-decoder")
-    tables = answer["tables"]
+    few = ("--documents", "1", "--policies", "MT", "LRA-last")
+    answer = run_json(*few, "--task", "past-only", "--answers", "single", "repeat")
     titles = {}
-    for c in ("0.0", "paper"):
-        name = f"attendre-demo-encoder-decoder-past-only-repeat-c-{c}.svg"
+    for answers in ("repeat", "single"):
+        name = f"attendre-demo-prefix-lm-past-only-{answers}.svg"
         assert name in answer["picture"]
         words = ElementTree.parse(elsewhere / name).getroot().itertext()
-        titles[c] = next(word for word in words if word.startswith("Right answers"))
-    assert titles["0.0"].endswith("c = 0")
-    assert titles["paper"].endswith("the paper's c")
-    assert [(t["model"], t["task"], t["sigmas"]) for t in tables] == [
-        ("encoder-decoder", "past-only", 0.0),
-        ("encoder-decoder", "past-only", "paper"),
+        titles[answers] = next(word for word in words if word.startswith("Right answers"))
+    assert titles["single"] == "Right answers: prefix-lm, past-only, single"
+    assert [(t["model"], t["task"], t["answers"]) for t in answer["tables"]] == [
+        ("prefix-lm", "past-only", "single"),
+        ("prefix-lm", "past-only", "repeat"),
     ]
 
 
@@ -202,27 +214,21 @@ def test_another_library_answers_the_same() -> None:
     assert run_json(*few)["tables"] == run_json(*few, "--backend", "torch")["tables"]
 
 
-def test_it_goes_on_where_it_stopped(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = ("--documents", "1", "--policies", "MT", "LFA-0", "--records", "cells.jsonl")
+def test_it_continues_where_it_stopped(elsewhere: Path) -> None:
+    few = ("--documents", "2", "--policies", "MT", "closed-book", "--out", "results")
     whole = run_json(*few)["tables"]
-    file = elsewhere / "cells.jsonl"
+    file = elsewhere / "results" / "prefix-lm-look-ahead-repeat-0.jsonl"
     lines = file.read_text().splitlines(keepends=True)
-    assert len(lines) == 11
-    # As if the process had been ended in the middle of the fifth line.
+    assert len(lines) == 1 + 7 * 2
+    # As if the process had been killed in the middle of the fifth line.
     file.write_text("".join(lines[:4]) + lines[4][:50])
-    measured = []
-
-    def counted(cells: Any, grid: Any) -> Any:
-        from attendre_core.evaluation import grid as grids
-
-        for one in grids.run_cells(cells, grid):
-            measured.append(one.cell)
-            yield one
-
-    monkeypatch.setattr("attendre_core.evaluation.resuming.run_cells", counted)
     assert run_json(*few)["tables"] == whole
-    assert len(measured) == 7
+    assert file.read_text().splitlines(keepends=True) == lines
+    # More documents are added, and fewer are shown without the rest.
+    assert run_json(*few, "--documents", "3")["tables"] != whole
+    assert len(file.read_text().splitlines()) == 1 + 7 * 3
     assert run_json(*few)["tables"] == whole
-    assert len(measured) == 7
+    # Other documents have a file of their own.
     run_json(*few, "--seed", "1")
-    assert len(measured) == 18
+    identity, _ = read_results(elsewhere / "results" / "prefix-lm-look-ahead-repeat-1.jsonl")
+    assert (identity["seed"], identity["answers"], identity["task"]) == (1, "repeat", "look-ahead")

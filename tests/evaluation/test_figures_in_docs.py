@@ -2,47 +2,35 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-import numpy as np
 import pytest
 
 from attendre_core.cli import build_parser
-from attendre_core.cli.demo import grid_of
-from attendre_core.evaluation import study
-from attendre_core.evaluation.grid import Grid, Measured, run_cells
-from attendre_core.evaluation.records import read_records
-from attendre_core.evaluation.systems import CONTROLS
-from attendre_core.evaluation.tables import tables_of, with_interval, with_shares
+from attendre_core.cli.demo import plan_of
+from attendre_core.evaluation import load_tiny
+from attendre_core.evaluation.controls import CONTROLS
+from attendre_core.evaluation.sweep import Cell, Measured, ResultStore, run_cells
+from attendre_core.evaluation.tasks import SYNTHETIC
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 
 
 @pytest.fixture(scope="module")
-def writing() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("write_tables", RESULTS / "write_tables.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    before = list(sys.path)
-    spec.loader.exec_module(module)
-    sys.path[:] = before
-    return module
+def writing(beside: dict[str, ModuleType]) -> Any:
+    return beside["write_tables"]
 
 
 @pytest.fixture(scope="module")
-def known(writing: ModuleType) -> dict[str, Callable[[], str]]:
+def known(writing: Any) -> dict[str, Callable[[], str]]:
     blocks: dict[str, Callable[[], str]] = writing.blocks()
     return blocks
 
 
-def test_pages_say_what_was_measured(
-    writing: ModuleType, known: dict[str, Callable[[], str]]
-) -> None:
+def test_pages_say_what_was_measured(writing: Any, known: dict[str, Callable[[], str]]) -> None:
     for page in writing.PAGES:
         text = (writing.ROOT / page).read_text(encoding="utf-8")
         assert "<!-- begin " in text
@@ -50,7 +38,7 @@ def test_pages_say_what_was_measured(
 
 
 def test_no_block_of_the_study_is_forgotten(
-    writing: ModuleType, known: dict[str, Callable[[], str]]
+    writing: Any, known: dict[str, Callable[[], str]]
 ) -> None:
     """All but the long list of what our preset loses without its visible chunk."""
     texts = "".join((writing.ROOT / page).read_text(encoding="utf-8") for page in writing.PAGES)
@@ -58,20 +46,20 @@ def test_no_block_of_the_study_is_forgotten(
     assert set(known) - shown == {"losses-plain"}
 
 
-def test_the_demo_in_the_docs_has_the_columns_and_lines_of_the_command() -> None:
-    """Controls and both shares included, in the order in which the command prints them."""
-    wanted = grid_of(build_parser().parse_args(["demo"])).cells()
-    assert [m.cell for m in read_records(RESULTS / "demo.jsonl", seed=0)] == wanted
-    (table,) = tables_of(read_records(RESULTS / "demo.jsonl"))
+def test_the_demo_in_the_docs_has_the_rows_of_the_command(beside: dict[str, ModuleType]) -> None:
+    """Controls included, in the order in which the command measures them."""
+    plan = plan_of(build_parser().parse_args(["demo"]))
+    recorded = beside["compact"].read_cells(RESULTS / "demo.jsonl", seed=0)
+    assert [cell for _, cell in recorded] == plan.cells
+    assert {at for at, _ in recorded} == {("prefix-lm", "look-ahead", "repeat")}
+    assert {len(m.scores) for m in recorded.values()} == {plan.tasks[0].limit}
     readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
-    for write in (with_interval, with_shares):
-        blocks = table.blocks(write, 100)
-        assert {*CONTROLS, "attendre"} <= {w for b in blocks for w in b[0].split()}
-        for block in blocks:
-            assert "\n".join(block) in readme
+    rows = {line.split()[0] for line in readme.splitlines() if line.strip()}
+    assert {"first-M", "random", "pinned", "attendre", "LFA-1e-3", "LFA-1e-3+c=0"} <= rows
+    assert all(f"{name} " in readme for name in CONTROLS)
 
 
-def test_a_page_that_was_changed_by_hand_is_noticed(writing: ModuleType) -> None:
+def test_a_page_that_was_changed_by_hand_is_noticed(writing: Any) -> None:
     known = {"x": lambda: "12 %"}
     page = "a\n<!-- begin x -->\n\n13 %\n\n<!-- end x -->\nb"
     assert writing.written(page, known) == page.replace("13", "12")
@@ -80,28 +68,45 @@ def test_a_page_that_was_changed_by_hand_is_noticed(writing: ModuleType) -> None
 
 def same(one: Measured, other: Measured) -> None:
     assert one.cell == other.cell
-    assert np.array_equal(one.outcome.right, other.outcome.right), one.cell
-    assert one.outcome.admitted.mean() == pytest.approx(other.outcome.admitted.mean(), abs=1e-4)
-    assert one.outcome.present.mean() == pytest.approx(other.outcome.present.mean(), abs=1e-4)
+    assert list(one.column("right").values()) == list(other.column("right").values()), one.cell
+    for name in ("admitted", "present"):
+        assert one.mean(name) == pytest.approx(other.mean(name), abs=1e-4), (one.cell, name)
 
 
-def test_the_demo_measures_what_is_recorded() -> None:
-    recorded = read_records(RESULTS / "demo.jsonl", seed=0)
-    grid = Grid(systems=("MT", "LFA-0"), sizes=((16, 0),), large=())
-    assert {m.outcome.right.size for m in recorded} == {grid.documents}
-    known = {m.cell: m for m in recorded}
-    for measured in run_cells(grid.cells(), grid):
-        same(measured, known[measured.cell])
+def measured(place: Any, seed: int, documents: int, cells: list[Cell]) -> list[Measured]:
+    model = load_tiny(place.model)
+    task = SYNTHETIC[place.task](place.answers, limit=documents, seed=seed)
+    with ResultStore(None, {}) as store:
+        return run_cells(model, task, task.items(model), cells, store, chunk=16, top_k=16)
 
 
-def test_the_study_is_complete_and_measures_what_is_recorded() -> None:
-    chosen = read_records(RESULTS / "choosing.jsonl", study.CHOOSING.seed)
-    assert {m.cell for m in chosen} == set(study.choosing_cells())
-    cells = study.confirming_cells(chosen)
-    confirmed = study.confirmed(RESULTS / "confirming.jsonl", cells)
-    assert [m.cell for m in confirmed] == cells
+def test_the_demo_measures_what_is_recorded(beside: dict[str, ModuleType]) -> None:
+    recorded = beside["compact"].read_cells(RESULTS / "demo.jsonl", seed=0)
+    names = ("MT", "LFA-0", "LFA-1e-3+c=0", "pinned", "first-M", "closed-book")
+    some = [(at, c) for at, c in recorded if c.policy in names and c.kv in (0, 16)]
+    assert len(some) == len(names)
+    for one in measured(some[0][0], 0, 40, [cell for _, cell in some]):
+        same(one, recorded[some[0][0], one.cell])
+
+
+def test_the_study_is_complete_and_measures_what_is_recorded(
+    beside: dict[str, ModuleType],
+) -> None:
+    study, read = beside["study"], beside["compact"].read_cells
+    chosen = read(RESULTS / "choosing.jsonl", study.CHOOSING)
+    assert set(chosen) == set(study.choosing_cells())
+    plan = study.confirming_cells(chosen)
+    assert list(study.confirmed(RESULTS / "confirming.jsonl", plan)) == plan
     first = study.CONFIRMING[0]
-    known = {m.cell: m for m in read_records(RESULTS / "confirming.jsonl", first.seed)}
-    some = [c for c in cells if c.model == "encoder-decoder" and c.system in ("closed-book", "MT")]
-    for measured in run_cells(some[:2], first):
-        same(measured, known[measured.cell])
+    known = read(RESULTS / "confirming.jsonl", first)
+    names = ("closed-book", "MT", "LFA-0+softmax+c=-1", "first-M")
+    some = [
+        (at, cell)
+        for at, cell in plan
+        if at == ("encoder-decoder", "look-ahead", "single")
+        and cell.policy in names
+        and cell.kv in (0, 32)
+    ]
+    assert {cell.policy for _, cell in some} == set(names)
+    for one in measured(some[0][0], first, study.DOCUMENTS, [cell for _, cell in some]):
+        same(one, known[some[0][0], one.cell])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.intervals import Interval, difference, share
+from attendre_core.evaluation.intervals import Interval, difference, mean, share
 
 
 def flags(right: int, of: int) -> np.ndarray:
@@ -33,8 +33,23 @@ class TestShare:
 
     @pytest.mark.parametrize("wrong", [np.zeros(0, dtype=bool), np.zeros((2, 2), dtype=bool)])
     def test_nothing_to_count(self, wrong: np.ndarray) -> None:
-        with pytest.raises(ConfigError, match="expected \\(documents,\\) with at least one"):
+        with pytest.raises(ConfigError, match="expected \\(items,\\) with at least one"):
             share(wrong)
+
+
+class TestMean:
+    def test_known_values(self) -> None:
+        found = mean(np.asarray([1.0] * 20))
+        assert found == Interval(1.0, 1.0, 1.0)
+        spread = mean(np.random.default_rng(3).normal(5.0, 2.0, 400))
+        # The standard error is 0.1.
+        assert spread.value - spread.low == pytest.approx(0.196, abs=0.03)
+        assert spread.high - spread.value == pytest.approx(0.196, abs=0.03)
+
+    def test_a_difference_is_the_mean_of_the_differences(self) -> None:
+        rng = np.random.default_rng(4)
+        one, other = rng.random(50), rng.random(50)
+        assert difference(one, other) == mean(one - other)
 
 
 class TestDifference:

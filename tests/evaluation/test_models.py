@@ -14,13 +14,13 @@ import pytest
 import attendre_core as at
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.evaluation import load_tiny, measure, system
-from attendre_core.evaluation.tasks import TASKS
-from attendre_core.evaluation.tiny import models
-from attendre_core.evaluation.tiny.models import manifest
+from attendre_core.evaluation.tasks import SYNTHETIC
+from attendre_core.evaluation.tiny import shipped
 from attendre_core.evaluation.tiny.recipe import MODELS
+from attendre_core.evaluation.tiny.shipped import manifest
 from attendre_core.zoo.model import Model
 
-FOLDER = Path(models.__file__).parent
+FOLDER = Path(shipped.__file__).parent
 
 
 def test_they_are_small() -> None:
@@ -35,7 +35,7 @@ def test_the_manifest_says_how_they_were_made(name: str) -> None:
     assert known["bytes"] == (FOLDER / name / "model.safetensors").stat().st_size
     assert known["parameters"] == load_tiny(name).parameter_count
     assert set(known["short_context_accuracy"]) == {
-        f"{task}, {answers}" for task in TASKS for answers in ("repeat", "single")
+        f"{task}, {answers}" for task in SYNTHETIC for answers in ("repeat", "single")
     }
     assert min(known["short_context_accuracy"].values()) >= 0.99
 
@@ -45,7 +45,7 @@ def test_they_were_made_in_a_quarter_of_an_hour() -> None:
 
 
 def test_they_answer_what_they_were_trained_on(tiny: Model) -> None:
-    for task in TASKS.values():
+    for task in SYNTHETIC.values():
         documents = list(task("single").documents(77, 50, chunks=(3, 8)))
         assert measure(tiny, documents, system("full", 16)).right.mean() > 0.95
 

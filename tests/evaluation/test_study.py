@@ -4,113 +4,134 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
-import numpy as np
 import pytest
 
-from attendre_core.errors import ConfigError
-from attendre_core.evaluation import study, system
-from attendre_core.evaluation.accuracy import Outcome
-from attendre_core.evaluation.grid import Cell, Measured
-from attendre_core.evaluation.records import read_records, write_records
-from attendre_core.policies import LFA, LRA
+from attendre_core.evaluation import system
+from attendre_core.evaluation.controls import label_of
+from attendre_core.evaluation.sweep import Cell, Measured
 from attendre_core.presets import PAPER_PRESETS
 
-PLACE = ("prefix-lm", "look-ahead", "repeat")
+
+@pytest.fixture(scope="module")
+def study(beside: dict[str, ModuleType]) -> Any:
+    return beside["study"]
 
 
-def measured(cell: Cell, right: int, of: int = 8) -> Measured:
-    flags = np.arange(of) < right
-    return Measured(cell, Outcome(flags, np.ones(of), np.ones(of)))
+@pytest.fixture(scope="module")
+def compact(beside: dict[str, ModuleType]) -> Any:
+    return beside["compact"]
 
 
-def everything_at_zero() -> list[Measured]:
-    return [measured(cell, 1 + (cell.sigmas == 0.0)) for cell in study.choosing_cells()]
+@pytest.fixture
+def place(compact: Any) -> Any:
+    return compact.Place("prefix-lm", "look-ahead", "repeat")
 
 
-def test_the_documents_differ() -> None:
-    seeds = [study.CHOOSING.seed, *(grid.seed for grid in study.CONFIRMING)]
+def measured(cell: Cell, right: int, of: int = 8, seed: int = 1) -> Measured:
+    shares = {"admitted": 1.0, "present": 1.0}
+    return Measured(cell, {f"{seed}:{i}": {"right": float(i < right), **shares} for i in range(of)})
+
+
+def everything_at(study: Any, option: str) -> Any:
+    """The first part, in which the names with one option are best."""
+    return {
+        (at, cell): measured(cell, 1 + cell.policy.endswith(option))
+        for at, cell in study.choosing_cells()
+    }
+
+
+def test_the_documents_differ(study: Any) -> None:
+    seeds = [study.CHOOSING, *study.CONFIRMING]
     assert len(set(seeds)) == len(seeds)
     assert 0 not in seeds  # the demo's
 
 
-def test_every_cell_is_listed_once() -> None:
-    chosen = everything_at_zero()
-    for cells in (study.choosing_cells(), study.confirming_cells(chosen)):
-        assert len(set(cells)) == len(cells)
-        assert len({cell[:3] for cell in cells}) == 8
+def test_every_cell_is_listed_once(study: Any) -> None:
+    for plan in (study.choosing_cells(), study.confirming_cells(everything_at(study, "+c=0"))):
+        assert len(set(plan)) == len(plan)
+        assert len({at for at, _ in plan}) == 8
 
 
-def test_c_is_chosen_over_both_sizes() -> None:
-    def cell(size: tuple[int, int], c: float) -> Cell:
-        return Cell(*PLACE, "LFA-0", *size, c)  # type: ignore[arg-type]
-
-    chosen = [
-        measured(cell((32, 16), 0.0), 6), measured(cell((64, 32), 0.0), 2),
-        measured(cell((32, 16), 1.0), 5), measured(cell((64, 32), 1.0), 4),
-        measured(cell((32, 0), -1.0), 3), measured(cell((32, 0), 1.0), 3),
-        measured(cell((128, 64), -1.0), 8),
-    ]  # fmt: skip
-    assert study.best_sigmas(chosen) == {(*PLACE, "LFA-0", True): 1.0, (*PLACE, "LFA-0", False): -1}
+def test_every_name_is_spelled_as_tables_do(study: Any) -> None:
+    for _, cell in study.choosing_cells():
+        assert label_of(cell.policy) == cell.policy
 
 
-def test_what_is_confirmed_has_the_chosen_c_and_the_controls() -> None:
-    cells = study.confirming_cells(everything_at_zero())
-    for place in study.places():
+def test_c_is_chosen_over_both_sizes(study: Any, place: Any) -> None:
+    cells = {
+        Cell("LFA-0+c=0", 32, 16): 6, Cell("LFA-0+c=0", 64, 32): 2,
+        Cell("LFA-0", 32, 16): 5, Cell("LFA-0", 64, 32): 4,
+        Cell("LFA-0+c=-1", 32, 0): 3, Cell("LFA-0", 32, 0): 3,
+        Cell("LFA-0+c=-1", 128, 64): 8,
+    }  # fmt: skip
+    chosen = {(place, cell): measured(cell, right) for cell, right in cells.items()}
+    assert study.best_c(chosen) == {(place, "LFA-0", True): 1.0, (place, "LFA-0", False): -1.0}
+
+
+def test_what_is_confirmed_has_the_chosen_c_and_the_controls(study: Any) -> None:
+    plan = study.confirming_cells(everything_at(study, "+c=0"))
+    for at in study.places():
         for size in study.AT_ONCE + study.WAITING:
-            row: dict[str, list[object]] = {}
-            for cell in cells:
-                if cell[:3] == place and cell[4:6] == size:
-                    row.setdefault(cell.system, []).append(cell.sigmas)
-            named = {"prefix-lm": "paper", "encoder-decoder": 1.0}[place[0]]
-            assert row["LFA-0"] == [0.0, 1.0]
-            assert row["LRA-last"] == [0.0, named]
-            assert row["LRU"] == [0.0]
+            row = [c.policy for where, c in plan if where == at and (c.kv, c.q) == size]
+            papers = {"prefix-lm": "LRA-last+c=2", "encoder-decoder": "LRA-last"}[at.model]
+            assert [n for n in row if n.startswith("LFA-0+c=") or n == "LFA-0"] == [
+                "LFA-0+c=0", "LFA-0",
+            ]  # fmt: skip
+            assert [n for n in row if n.startswith("LRA-last")] == ["LRA-last+c=0", papers]
+            assert [n for n in row if n.startswith("LRU")] == ["LRU+c=0"]
+            plain = {name.partition("+")[0] for name in row}
             compared = {*PAPER_PRESETS, "attendre", "H2O", "TOVA", "first-M", "random", "pinned"}
-            assert compared <= set(row), (place, size)
-        whole = {cell.system for cell in cells if cell[:3] == place and cell.kv_size == 0}
+            assert compared <= plain, (at, size)
+        whole = {c.policy for where, c in plan if where == at and c.kv == 0}
         assert whole == {"full", "no-memory", "closed-book"}
 
 
-def test_a_c_that_is_both_best_and_the_papers_is_measured_once() -> None:
-    chosen = [measured(cell, 1 + (cell.sigmas == 1.0)) for cell in study.choosing_cells()]
-    cells = study.confirming_cells(chosen)
-    assert len(set(cells)) == len(cells)
-    of_lfa = [cell.sigmas for cell in cells if cell[:6] == (*PLACE, "LFA-0", 32, 16)]
-    assert of_lfa == [1.0]
+def test_a_c_that_is_both_best_and_the_papers_is_measured_once(study: Any, place: Any) -> None:
+    chosen = {
+        (at, cell): measured(cell, 1 + ("+" not in cell.policy))
+        for at, cell in study.choosing_cells()
+    }
+    plan = study.confirming_cells(chosen)
+    assert len(set(plan)) == len(plan)
+    names = [c.policy for at, c in plan if at == place and (c.kv, c.q) == (32, 16)]
+    assert [n for n in names if n in ("LFA-0", "LFA-0+c=0", "LFA-0+c=-1")] == ["LFA-0"]
 
 
-def test_only_complete_seeds_count(tmp_path: Path) -> None:
-    cells = [Cell(*PLACE, name, 32, 0, None) for name in ("MT", "AS")]  # type: ignore[arg-type]
-    first, second = (grid.seed for grid in study.CONFIRMING[:2])
+def test_only_complete_seeds_count(study: Any, compact: Any, place: Any, tmp_path: Path) -> None:
+    plan = [(place, Cell(name, 32, 0)) for name in ("MT", "AS")]
+    first, second = study.CONFIRMING[:2]
     file = tmp_path / "confirming.jsonl"
-    write_records(file, [measured(cell, 3) for cell in cells], first)
-    write_records(file, [measured(cells[0], 8)], second)
-    assert [m.outcome.right.sum() for m in study.confirmed(file, cells)] == [3, 3]
-    write_records(file, [measured(cells[1], 5)], second)
-    both = study.confirmed(file, cells)
-    assert [(m.outcome.right.sum(), m.outcome.right.size) for m in both] == [(11, 16), (8, 16)]
-    assert len(read_records(file, first)) == 2
+    lines = [compact.line_of(place, first, measured(cell, 3, seed=first)) for _, cell in plan]
+    lines.append(compact.line_of(place, second, measured(plan[0][1], 8, seed=second)))
+    file.write_text("\n".join(lines) + "\n")
+    found = study.confirmed(file, plan)
+    assert [sum(m.column("right").values()) for m in found.values()] == [3, 3]
+    lines.append(compact.line_of(place, second, measured(plan[1][1], 5, seed=second)))
+    file.write_text("\n".join(lines) + "\n")
+    both = study.confirmed(file, plan).values()
+    assert [(sum(m.column("right").values()), len(m.scores)) for m in both] == [(11, 16), (8, 16)]
 
 
-def test_options_of_policies_have_names() -> None:
-    assert system("softmax-LFA-0", 32).memory.policy == LFA(
-        0.0,
-        system("LFA-0", 32).memory.policy.initial,
-        score="softmax",  # type: ignore[attr-defined]
-    )
-    held = system("softmax-hold-LRA-max", 32, sigmas=1.0).memory.policy
-    assert held == LRA("max", score="softmax", hold=True)
-    wide = system("visible-per-head-softmax-LFA-0", 32, 16).memory
-    assert (wide.present, wide.per_head, wide.policy.score) == ("visible", True, "softmax")  # type: ignore[attr-defined]
-    assert system("visible-MT", 32).memory == system("Transformer-XL", 32).memory
-    with pytest.raises(ConfigError, match="only LRA and LFA have"):
-        system("hold-MT", 32)
-    with pytest.raises(ConfigError, match="'softmax-none' is not known"):
-        system("softmax-none", 32)
-
-
-def test_our_preset_is_the_chosen_candidate() -> None:
+def test_our_preset_is_the_chosen_candidate(study: Any) -> None:
     ours = system("attendre", 32, 16).memory
-    assert ours == system("visible-softmax-LFA-0", 32, 16, sigmas=-1.0).memory
-    assert replace(ours, present="compete") == system(study.PLAIN, 32, 16, sigmas=-1.0).memory
+    assert ours == system("LFA-0+softmax+c=-1+visible", 32, 16).memory
+    assert replace(ours, present="compete") == system(study.PLAIN, 32, 16).memory
+
+
+def test_an_interrupted_study_continues(
+    study: Any, compact: Any, place: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is in the raw files is not measured again."""
+    monkeypatch.setattr(study, "DOCUMENTS", 2)
+    plan = [(place, Cell("MT", 16, 0)), (place, Cell("closed-book", 0, 0))]
+    lines = study.measure(tmp_path, plan, 9, "numpy", "test")
+    (raw,) = (tmp_path / "raw").iterdir()
+    kept = raw.read_text().splitlines(keepends=True)
+    assert len(kept) == 1 + 2 * 2
+    # As if the process had been killed in the middle of the last line.
+    raw.write_text("".join(kept[:-1]) + kept[-1][:30])
+    assert study.measure(tmp_path, plan, 9, "numpy", "test") == lines
+    assert raw.read_text() == "".join(kept)

@@ -15,6 +15,7 @@ import pytest
 
 from attendre_core.cli import build_parser, main
 from attendre_core.evaluation import load_tiny
+from attendre_core.presets import CONTROL_PRESETS, PRESETS, preset
 from attendre_core.zoo.model import Model
 
 #: One policy on one layer is enough for most tests.
@@ -37,7 +38,11 @@ def trace(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 
 def refused(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
-    assert main(["trace", *arguments]) == 2
+    try:
+        code: Any = main(["trace", *arguments])
+    except SystemExit as stopped:
+        code = stopped.code
+    assert code == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     (line,) = captured.err.splitlines()
@@ -51,10 +56,11 @@ def test_without_arguments(
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
     # The last one shows its present chunk, which competes only in the next step.
-    for name, held in {"MT": 32, "AS": 32, "LRA-sum": 32, "LFA-1e-3": 32, "attendre": 48}.items():
-        assert f"\n{name}  {held} of 256 tokens in memory" in text
+    for name in ("MT+wait=16", "AS+wait=16", "LRA-sum+c=0+wait=16", "LFA-1e-3+c=0+wait=16"):
+        assert f"\n{name}+k=16+chunk=16:32  32 of 256 tokens in memory" in text
+    assert "\nattendre+k=16+chunk=16:32  48 of 256 tokens in memory" in text
     assert "step 16" in text
-    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3.*; not with MT, AS\.\n", text)
+    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3.*; not with MT\S*, AS\S*\.\n", text)
     assert "attendre-trace/trace.html" in text
     assert (elsewhere / "attendre-trace/trace.html").read_text().startswith("<!doctype html>")
     assert (elsewhere / "attendre-trace/trace.png").read_bytes().startswith(b"\x89PNG")
@@ -62,12 +68,13 @@ def test_without_arguments(
 
 def test_json_says_what_the_page_shows(capsys: pytest.CaptureFixture[str]) -> None:
     answer = json.loads(
-        trace("--json", "--policies", "MT", "pinned", "--q", "0", "--out", "a/b", capsys=capsys)
+        trace("--json", "--policies", "mt,MT+pin=0-10", "--out", "a/b", capsys=capsys)
     )
     assert answer["page"] == str(Path("a/b/trace.html"))
     assert len(answer["words"]) == 256
     first, second = answer["policies"]
-    assert (first["name"], second["name"]) == ("MT", "pinned")
+    assert first["name"] == "MT+k=16+chunk=16:32"
+    assert second["name"] == "MT+pin=0-10+k=16+chunk=16:32"
     assert (first["kv_size"], first["q_size"], first["steps"]) == (32, 0, 16)
     for layer in first["layers"]:
         assert layer["survivors"] == list(range(224, 256))
@@ -125,10 +132,13 @@ def test_a_model_and_a_text_of_ones_own(
     own: Model, elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
 ) -> None:
     (elsewhere / "text.txt").write_text("It was a bright cold day in April. " * 20)
-    sizes = ("--model", "own", "--kv", "8", "--chunk", "4", "--json")
+    sizes = ("--model", "own", "--size", "8", "--chunk", "4", "--json")
     answer = json.loads(trace("--text", "text.txt", *sizes, "--limit", "50", capsys=capsys))
     assert answer["title"] == "own reads text.txt, 50 tokens"
-    assert [policy["name"] for policy in answer["policies"]][-1] == "attendre-causal"
+    assert [policy["name"] for policy in answer["policies"]] == [
+        "MT+chunk=4:8", "AS+chunk=4:8", "LRA-sum+c=0+chunk=4:8", "LFA-1e-3+c=0+chunk=4:8",
+        "attendre-causal+chunk=4:8",
+    ]  # fmt: skip
     assert {policy["q_size"] for policy in answer["policies"]} == {0}
     assert "".join(answer["words"]) == own.text(
         own.tokens("It was a bright cold day in April. " * 2)[:50]
@@ -141,6 +151,39 @@ def test_a_model_and_a_text_of_ones_own(
     assert answer["title"] == "own reads standard input, 11 tokens"
 
 
+@pytest.mark.parametrize("name", [*PRESETS, *CONTROL_PRESETS])
+def test_a_name_is_the_same_system_in_python_and_here(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answer = json.loads(trace("--policies", name, "--layer", "0", "--json", capsys=capsys))
+    (policy,) = answer["policies"]
+    assert preset(policy["name"]) == preset(name, 32, chunk=16, top_k=16)
+
+
+def test_a_policy_of_ones_own(
+    elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (elsewhere / "own_traced_policy.py").write_text(
+        "import attendre_core as at\nclass Mine(at.FIFO):\n    pass\n"
+    )
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place])
+    options = ("--policies", "own_traced_policy:Mine,MT", "--layer", "0", "--json")
+    mine, plain = json.loads(trace(*options, capsys=capsys))["policies"]
+    assert mine["name"] == "own_traced_policy:Mine+k=16+chunk=16:32"
+    assert mine["layers"] == plain["layers"]
+
+
+def test_a_budget_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--policies", "MT,attendre:64KiB", "--size", "32KiB", "--layer", "0", "--json")
+    answer = json.loads(trace(*options, capsys=capsys))
+    names = [policy["name"] for policy in answer["policies"]]
+    model = load_tiny("prefix-lm")
+    assert names == [
+        model.with_memory("MT+k=16+chunk=16:32KiB").memory.name,
+        model.with_memory("attendre+k=16+chunk=16:64KiB").memory.name,
+    ]
+
+
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
     text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
     assert "5 of 5 tokens in memory, 0 evicted, 0 refused" in text
@@ -150,11 +193,14 @@ def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFix
     ("arguments", "words"),
     [
         (("--policies", "XYZ"), "'XYZ' is not known"),
-        (("--policies", "full"), "full has no memory to look into"),
+        (("--policies", "full"), "full attention has no memory to look into"),
+        (("--size", "few"), "the size is 'few'"),
+        (("--policies", ","), "nothing is given; separate words by commas"),
+        (("--model", "own", "--prompt", "x", "--policies", "attendre"), "Use 'attendre-causal"),
         (("--text", "x.txt"), "reads only documents of its own tasks"),
         (("--limit", "3"), "--limit is for models that read a text of yours"),
         (("--layer", "2"), "layer 2 does not exist; the model has layers 0 to 1"),
-        (("--kv", "8", "--q", "8"), "expected q_size < kv_size"),
+        (("--size", "8", "--policies", "MT+wait=8"), "expected q_size < kv_size"),
         (("--model", "own"), "Give --text FILE or --prompt TEXT"),
         (("--model", "own", "--text", "none.txt"), "none.txt cannot be read (No such file"),
         (("--model", "own", "--prompt", ""), "the text is empty"),
@@ -208,11 +254,13 @@ def test_the_trained_model_finds_the_answer_where_the_memory_kept_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """In the example of the guide, FIFO and sinks lose the answer and LFA has it."""
-    options = ("--policies", "MT", "AS", "LFA-1e-3", "--json")
+    names = ("MT", "AS", "LFA-1e-3+c=0")
+    options = ("--policies", ",".join(f"{name}+wait=half" for name in names), "--json")
     answer = json.loads(trace(*options, capsys=capsys))
     right = answer["answer"]
     assert f"{right} is right" in answer["title"]
-    found = {policy["name"]: policy["next"][0]["word"] for policy in answer["policies"]}
+    words = [policy["next"][0]["word"] for policy in answer["policies"]]
+    found = dict(zip(("MT", "AS", "LFA-1e-3"), words, strict=True))
     assert found["LFA-1e-3"] == right
     assert found["MT"] != right
     assert found["AS"] != right

@@ -1,62 +1,17 @@
-"""The page is complete, asks nobody for anything, and shows any text as text."""
+"""The page is complete, loads nothing, and shows any text as text."""
 
 from __future__ import annotations
 
 import base64
 import json
-import os
 import re
-import shutil
-import subprocess
-from html.parser import HTMLParser
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import attendre_core as at
-from attendre_core.evaluation.tracing import Attended, LayerTrace, PolicyTrace, TextTrace
-from attendre_core.evaluation.tracing.page import page_data, page_of
-from attendre_core.evaluation.tracing.record import HELD, STATES
-from attendre_core.layer import REASONS
-
-HOSTILE = (
-    "</script>", "<script>document.body.dataset.harm='yes'</script>", "<!--", "-->", "]]>",
-    "<img src=x onerror=\"document.body.dataset.harm='yes'\">", "{{data}}", "{{script}}", "&lt;",
-    "\u2028\u2029", "\x00", "\ud83e", "'\"`${1}\\", "ünïcödé 🦎", "", "\n\n", "\u202egnp.exe",
-)  # fmt: skip
-
-
-def made_up(words: tuple[str, ...], steps: int = 40, seed: int = 0, size: int = 5) -> TextTrace:
-    """Lives drawn at random, of two policies in two layers."""
-    rng, count = np.random.default_rng(seed), len(words)
-
-    def layer(number: int) -> LayerTrace:
-        born = np.sort(rng.integers(0, steps, count)).astype(np.int32)
-        stays = rng.random(count) < 0.2
-        refused = ~stays & (rng.random(count) < 0.3)
-        later = np.minimum(born + 1 + rng.integers(0, steps, count), steps)
-        # What would go after the end stays.
-        gone = np.where(refused, born, np.where(stays | (later == steps), -1, later))
-        reason = np.where(gone < 0, 0, np.where(refused, REASONS.index("refused"), 2))
-        seen = np.flatnonzero(gone < 0).astype(np.int32)
-        weight = rng.random((3, seen.size)) ** 8
-        weight = (weight / np.maximum(weight.sum(axis=1, keepdims=True), 1e-9)).astype(np.float32)
-        return LayerTrace(
-            number, size, born, gone.astype(np.int32), reason.astype(np.int8), steps,
-            Attended(steps - 1, seen, weight),
-        )  # fmt: skip
-
-    memory = at.preset("MT", size, chunk=-(-count // steps))
-    return TextTrace(
-        "A <b>title</b> & more",
-        words,
-        tuple(
-            PolicyTrace(name, memory, (layer(0), layer(3)), steps, (("<i>next</i>", 0.75),))
-            for name in ("MT", "<LFA>")
-        ),
-    )
+from attendre_core.evaluation.tracing import TextTrace
+from attendre_core.evaluation.tracing.trace_page import page_data, page_of
 
 
 def data_in(page: str) -> dict[str, Any]:
@@ -70,7 +25,7 @@ def unpacked(data: dict[str, Any], number: int) -> list[int]:
     return np.frombuffer(base64.b64decode(text), dtype=f"<u{width}").astype(int).tolist()
 
 
-def test_no_address_is_in_the_page() -> None:
+def test_no_address_is_in_the_page(made_up: Any) -> None:
     page = page_of(made_up(("plain", "words")))
     assert not re.search(r"https?:", page)
     own = re.sub(r'id="data">.*?</script>', "", page, flags=re.S)
@@ -78,16 +33,16 @@ def test_no_address_is_in_the_page() -> None:
     assert "default-src &#x27;none&#x27;" in page
 
 
-def test_hostile_text_stays_text() -> None:
-    page = page_of(made_up(HOSTILE))
+def test_hostile_text_stays_text(made_up: Any, hostile: tuple[str, ...]) -> None:
+    page = page_of(made_up(hostile))
     assert page.count("<script") == page.count("</script") == 2
     assert page.count("<img") == page.count("<!--") == 0
-    assert json.dumps(HOSTILE[13])[1:-1] in page
-    assert tuple(data_in(page)["words"]) == HOSTILE
+    assert json.dumps(hostile[13])[1:-1] in page
+    assert tuple(data_in(page)["words"]) == hostile
     assert "<title>A &lt;b&gt;title&lt;/b&gt; &amp; more</title>" in page
 
 
-def test_data_are_the_lives() -> None:
+def test_data_are_the_lives(made_up: Any) -> None:
     trace = made_up(tuple(f"w{i} " for i in range(300)))
     data = data_in(page_of(trace))
     assert data == json.loads(json.dumps(page_data(trace)))
@@ -104,7 +59,7 @@ def test_data_are_the_lives() -> None:
             assert position == layer.attended.position.tolist()
 
 
-def test_equal_arrays_are_stored_once_and_numbers_in_few_bytes() -> None:
+def test_equal_arrays_are_stored_once_and_numbers_in_few_bytes(made_up: Any) -> None:
     trace = made_up(("a",) * 300)
     twice = TextTrace("", trace.words, trace.policies[:1] * 2)
     assert len(page_data(twice)["packed"]) == len(
@@ -115,194 +70,6 @@ def test_equal_arrays_are_stored_once_and_numbers_in_few_bytes() -> None:
     assert 4 in {width for width, _ in page_data(far)["packed"]}
 
 
-def test_a_long_text_makes_a_small_page() -> None:
+def test_a_long_text_makes_a_small_page(made_up: Any) -> None:
     page = page_of(made_up(tuple(f"word{i} " for i in range(20_000)), steps=1250, size=256))
     assert len(page) < 2_000_000
-
-
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))),
-    None,
-)
-
-
-class Texts(HTMLParser):
-    """Collects the text and the attributes of elements with an id, and the cells of the table."""
-
-    def __init__(self, dom: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.texts: dict[str, str] = {}
-        self.attributes: dict[str, dict[str, str | None]] = {}
-        self.cells: list[str] = []
-        self.feed(dom)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        name = found.get("id") or ("body" if tag == "body" else "")
-        if name:
-            self.texts[name], self.attributes[name] = "", found
-        if tag in ("td", "th"):
-            self.cells.append("")
-        if tag not in ("meta", "link", "input", "br", "img"):
-            self.open.append(name)
-
-    def handle_endtag(self, tag: str) -> None:
-        self.open.pop()
-
-    def handle_data(self, data: str) -> None:
-        for name in filter(None, self.open):
-            self.texts[name] += data
-        if "table" in self.open and self.cells:
-            self.cells[-1] += data
-
-
-@pytest.mark.skipif(BROWSER is None, reason="needs Chromium (on Debian: apt-get install chromium)")
-class TestInTheBrowser:
-    """Chromium without a screen opens the page from a file."""
-
-    @pytest.fixture
-    def opened(self, tmp_path: Path) -> Any:
-        def open_page(page: str, place: str = "", *options: str, script: str = "") -> Texts:
-            if script:
-                # A test may run a script of its own only where the page's rule is taken away.
-                page = re.sub(r"<meta http-equiv[^>]*>", "", page)
-                page = page.replace("</body>", f"<script>{script}</script></body>")
-            file = tmp_path / "trace.html"
-            file.write_text(page, encoding="utf-8")
-            root = hasattr(os, "geteuid") and os.geteuid() == 0
-            done = subprocess.run(
-                [
-                    str(BROWSER), "--headless", "--disable-gpu", "--no-first-run",
-                    *(["--no-sandbox"] if root else []), *options,
-                    f"--user-data-dir={tmp_path / 'profile'}", "--enable-logging=stderr",
-                    "--virtual-time-budget=5000", "--dump-dom", f"{file.as_uri()}{place}",
-                ],
-                capture_output=True, encoding="utf-8", timeout=120, check=True,
-            )  # fmt: skip
-            complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-            assert not complaints, complaints
-            return Texts(done.stdout)
-
-        return open_page
-
-    def test_it_computes_what_python_computes(self, opened: Any) -> None:
-        trace = made_up(tuple(f"w{i} " for i in range(300)))
-        texts = opened(page_of(trace), "#policy=1&layer=0&step=17&token=11")
-        assert texts.attributes["body"]["data-ready"] == "true"
-        layer = trace.policies[1].layers[0]
-        held = int((layer.at(17) == HELD).sum())
-        assert texts.attributes["text-count"]["data-held"] == str(held)
-        assert f"step 17: {STATES[layer.at(17)[11]]}." in texts.texts["detail"]
-        assert f"came at step {layer.born[11]}" in texts.texts["detail"]
-        rows = np.asarray([cell.strip() for cell in texts.cells[8:]]).reshape(4, 8)
-        parts = [(policy, layer) for policy in trace.policies for layer in policy.layers]
-        for row, (policy, layer) in zip(rows, parts, strict=True):
-            counts = layer.counts()
-            assert row[0] == policy.name
-            assert row[1:5].astype(int).tolist() == [layer.layer, *counts.values()]
-            assert row[5] == f"{layer.survivors[0]} \u201cw{layer.survivors[0]}\u201d"
-            until = np.where(layer.gone < 0, layer.steps, layer.gone)
-            assert float(row[6]) == pytest.approx((until - layer.born).mean(), abs=0.051)
-            assert row[7] == "<i>next</i> 75\u00a0%"
-
-    def test_hostile_text_is_shown_and_does_nothing(self, opened: Any) -> None:
-        # Half a character can be shown, but not dumped: it is no UTF-8.
-        words = tuple(word for word in HOSTILE if word != "\ud83e")
-        texts = opened(page_of(made_up(words)), "#step=39")
-        assert texts.attributes["body"]["data-ready"] == "true"
-        assert "data-harm" not in texts.attributes["body"]
-        shown = texts.texts["words"]
-        for word in HOSTILE[:9]:
-            assert word in shown, f"{word!r} is not shown"
-        assert texts.texts["title"] == "A <b>title</b> & more"
-
-    def test_only_its_own_script_runs(self, opened: Any) -> None:
-        page = page_of(made_up(("a", "b")))
-        foreign = "<script>document.body.dataset.harm='yes'</script></body>"
-        with pytest.raises(AssertionError, match="violates the following Content Security P"):
-            opened(page.replace("</body>", foreign))
-
-    def test_the_map_has_the_colour_of_every_state(self, opened: Any) -> None:
-        """Read pixels in the middle of cells, and compare them with the states in Python."""
-        trace = made_up(tuple("abcdefghij"), steps=8)
-        script = """
-        const canvas = document.querySelector(".card canvas");
-        const pixels = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
-        const found = [];
-        for (let step = 0; step < 8; step++) for (let token = 0; token < 10; token++) {
-          const x = Math.floor((token + 0.5) / 10 * canvas.width);
-          const y = Math.floor((step + 0.5) / 8 * canvas.height);
-          found.push([...pixels.data.slice(4 * (y * canvas.width + x)).slice(0, 3)]);
-        }
-        document.body.dataset.pixels = JSON.stringify(found);
-        const style = getComputedStyle(document.documentElement);
-        document.body.dataset.palette = JSON.stringify(["ahead", "held", "evicted", "refused"].map(
-          (name) => style.getPropertyValue("--" + name).trim()));
-        """
-        for scheme in (1, 0):  # light, dark
-            body = opened(
-                page_of(trace), "#layer=0", f"--blink-settings=preferredColorScheme={scheme}",
-                script=script,
-            ).attributes["body"]  # fmt: skip
-            palette = [bytes.fromhex(c[1:]) for c in json.loads(str(body["data-palette"]))]
-            want = [list(palette[state]) for state in trace.policies[0].layers[0].map().ravel()]
-            assert json.loads(str(body["data-pixels"])) == want
-            assert (palette[0] == b"\xff\xff\xff") == (scheme == 1)
-
-    def test_keys_pointer_and_fields(self, opened: Any) -> None:
-        trace = made_up(tuple(f"w{i} " for i in range(60)))
-        script = """
-        const of = (id) => document.getElementById(id);
-        const notes = [];
-        const note = () => notes.push(of("detail").textContent.split(":")[0]);
-        const press = (key, shiftKey) => {
-          of("map").dispatchEvent(new KeyboardEvent("keydown", {key, shiftKey})); note(); };
-        press("Home"); press("ArrowRight"); press("ArrowRight", true); press("PageUp");
-        press("ArrowDown"); press("ArrowUp"); press("ArrowUp"); press("End"); press("ArrowLeft");
-        press("PageDown"); press("ArrowDown");
-        const box = of("map").getBoundingClientRect();
-        const at = {clientX: box.left + 0.505 * box.width, clientY: box.top + 0.51 * box.height};
-        of("map").dispatchEvent(new PointerEvent("pointermove", at)); note();
-        of("map").dispatchEvent(new PointerEvent("pointerleave", at)); note();
-        of("map").dispatchEvent(new MouseEvent("click", at)); note();
-        const set = (id, value, event) => {
-          of(id).value = value; of(id).dispatchEvent(new Event(event)); };
-        set("step", 7, "input"); set("position", 9, "input"); note();
-        document.querySelectorAll(".card input")[1].click();
-        set("layer", 1, "change"); set("head", 2, "change"); set("colour", "attention", "change");
-        of("only").click();
-        document.body.dataset.notes = JSON.stringify(notes);
-        document.body.dataset.place = location.hash;
-        """
-        texts = opened(page_of(trace), "#step=20", script=script)
-        notes = [
-            (int(a), int(b))
-            for a, b in re.findall(r"Token (\d+) .*?, step (\d+)", str(texts.attributes["body"]))
-        ]
-        assert notes == [
-            (0, 20), (1, 20), (11, 20), (11, 0), (11, 1), (11, 0), (11, 0), (59, 0), (58, 0),
-            (58, 39), (58, 39),  # keys
-            (30, 20), (58, 39), (30, 20),  # pointed at, left again, clicked
-            (9, 7),  # sliders
-        ]  # fmt: skip
-        assert texts.attributes["body"]["data-place"] == "#policy=1&layer=1&step=7&token=9"
-        layer = trace.policies[1].layers[1]
-        assert layer.attended is not None
-        held = np.flatnonzero(layer.at(7) == HELD)
-        assert texts.texts["words"].replace("\u2026", "").split() == [f"w{i}" for i in held]
-        best = layer.attended.position[layer.attended.weight[2].argmax()]
-        assert texts.texts["strongest"].startswith(f"\u201cw{best}\u201d token {best}: ")
-
-    def test_long_texts_open_and_narrow_screens_do_not_scroll_sideways(self, opened: Any) -> None:
-        trace = made_up(tuple(f"word{i} " for i in range(20_000)), steps=1250, size=256)
-        script = """
-        document.body.dataset.widths = JSON.stringify(
-          [document.documentElement.scrollWidth, window.innerWidth]);
-        """
-        texts = opened(page_of(trace), "#token=19000", "--window-size=500,900", script=script)
-        assert texts.attributes["body"]["data-ready"] == "true"
-        assert int(texts.cells[10]) == trace.policies[0].layers[0].survivors.size
-        assert texts.texts["page-text"] == "tokens 18000 to 19999 of 20000"
-        scrolled, window = json.loads(str(texts.attributes["body"]["data-widths"]))
-        assert scrolled <= window

@@ -85,7 +85,7 @@ def test_the_picture(trace: TextTrace, tmp_path: Path) -> None:
     figure = figure_of(trace)
     maps = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title(loc="left").split(":")[0] for axes in maps] == [
-        "MT, layer 0", "MT, layer 1", "LRA-sum, layer 0", "LRA-sum, layer 1",
+        "MT\nlayer 0", "MT\nlayer 1", "LRA-sum\nlayer 0", "LRA-sum\nlayer 1",
     ]  # fmt: skip
     # First in, first out in layer 0: pure colours where all tokens of a column share a state.
     pixels = np.rint(np.asarray(maps[0].images[0].get_array()) * 255).astype(int)

@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.backend import backend
 from attendre_core.evaluation.tiny.training import initial_parameters
 from attendre_core.evaluation.tracing import LayerTrace, trace_text
 from attendre_core.evaluation.tracing.record import AHEAD, EVICTED, HELD, REFUSED
-from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
+from attendre_core.evaluation.tracing.recorder import Recorder
 from attendre_core.layer import REASONS
 from attendre_core.tree import tree_map
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 
 LENGTH, CHUNK, SIZE = 75, 8, 20
 TOKENS = np.random.default_rng(0).integers(0, 40, LENGTH).tolist()
@@ -53,7 +54,7 @@ def grouped() -> Model:
     }  # fmt: skip
     architecture = architecture_of(RawConfig(config, "config.json"))
     drawn = Drawn(initial_parameters(architecture, np.random.default_rng(3)))
-    params, _ = load_parameters(drawn, architecture, at.backend("numpy"), "float32", progress=False)
+    params, _ = load_parameters(drawn, architecture, backend("numpy"), "float32", progress=False)
     return Model(architecture, params, attention="prefix")
 
 
@@ -104,7 +105,7 @@ def test_a_memory_by_hand_says_the_same(grouped: Model) -> None:
     policy = at.AttentionSink(sinks=3)
     trace = layers_of(grouped, at.MemoryConfig(policy, SIZE, 0, CHUNK))[0]
     memory = at.KeyValueMemory(SIZE, policy)
-    state = memory.init(1, 1, 2)
+    state = memory.init(batch=1, heads=1, head_dim=2)
     for step in range(trace.steps):
         start, stop = step * CHUNK, min(step * CHUNK + CHUNK, LENGTH)
         entries = np.ones((1, stop - start, 1, 2), dtype=np.float32)
@@ -118,7 +119,7 @@ MEMORIES = {
     "LRA and Q": at.preset("LRA-max", SIZE, 12, CHUNK, 6, sigmas=0.5),
     "visible": replace(at.preset("LRA-sum", SIZE, 5, CHUNK, sigmas=0.0), present="visible"),
     "flush": replace(at.preset("LFU", SIZE, 12, CHUNK, 4, sigmas=0.0), finish="flush"),
-    "layers": at.preset("MT", SIZE, 5, CHUNK).replace_layers({1: at.LFA(), 2: at.LRU()}),
+    "layers": at.preset("MT", SIZE, 5, CHUNK).with_layer_policies({1: at.LFA(), 2: at.LRU()}),
 }
 
 
@@ -128,14 +129,14 @@ def test_the_map_is_what_the_memories_hold(
 ) -> None:
     """Look into the state after every step of every layer, and compare with the map."""
     seen: list[tuple[int, int, list[int]]] = []
-    answer = Recorder.answer
+    attended = Recorder.attended
 
-    def look(self: Recorder, number: int, layer: Any, block: Any, state: Any, flow: Any) -> None:
+    def look(self: Recorder, number: int, layer: Any, block: Any, state: Any, *rest: Any) -> None:
         held = state.kv.position[0][state.kv.valid[0]]
         seen.append((number, self.step, sorted(held.tolist())))
-        answer(self, number, layer, block, state, flow)
+        attended(self, number, layer, block, state, *rest)
 
-    monkeypatch.setattr(Recorder, "answer", look)
+    monkeypatch.setattr(Recorder, "attended", look)
     layers = layers_of(grouped, memory)
     assert len(seen) >= 3 * len(range(0, LENGTH, CHUNK))
     for number, step, held in seen:
@@ -170,8 +171,11 @@ def test_layers_have_policies_of_their_own(grouped: Model) -> None:
 
 @pytest.mark.parametrize("memory", MEMORIES.values(), ids=list(MEMORIES))
 def test_recording_changes_nothing(grouped: Model, memory: at.MemoryConfig) -> None:
-    traced = TracedModel(grouped, memory, Recorder(LENGTH, (0, 1, 2)))
-    assert np.array_equal(traced.encode(TOKENS), grouped.with_memory(memory).encode(TOKENS))
+    model = grouped.with_memory(memory)
+    streams = [model.stream(observer=who) for who in (Recorder(LENGTH, (0, 1, 2)), None)]
+    recorded, alone = (stream.read(TOKENS) + stream.finish() for stream in streams)
+    for one, other in zip(recorded, alone, strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 
 
 @dataclass(frozen=True)
@@ -226,10 +230,10 @@ def test_eviction_per_head(grouped: Model) -> None:
 
     recorder = Recorder(LENGTH, (0, 1, 2))
     memory = PerHead(at.LRA("sum", initial=at.InitialScore(0.0)), SIZE, 0, CHUNK)
-    stream = TracedModel(grouped, memory, recorder).stream()
+    stream = grouped.with_memory(memory).stream(observer=recorder)
     stream.feed(TOKENS)
     stream.finish()
-    for trace, state in zip(recorder.traces(), stream._states, strict=True):
+    for trace, state in zip(recorder.layer_traces(), stream._states, strict=True):
         held = np.unique(state.kv.position[0][state.kv.valid[0]])
         assert trace.survivors.tolist() == held.tolist()
         assert len(held) > SIZE
@@ -241,7 +245,7 @@ def test_eviction_per_head(grouped: Model) -> None:
 def test_backends_agree(grouped: Model, library: str) -> None:
     pytest.importorskip(library)
     memory = at.preset("LRA-sum", SIZE, 0, CHUNK, 6, sigmas=0.5)
-    array = at.backend(library).from_numpy
+    array = backend(library).from_numpy
     other = Model(
         grouped.architecture, tree_map(array, grouped.params), library=library, attention="prefix"
     )

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import KEYS, VOCABULARY
+from attendre_core.evaluation.tasks.synthetic_words import KEYS, VOCABULARY
 from attendre_core.evaluation.tiny import train as command
-from attendre_core.evaluation.tiny.layers import layer_params, layers_of
-from attendre_core.evaluation.tiny.models import load_tiny
+from attendre_core.evaluation.tiny.cut import layer_params, layers_of
 from attendre_core.evaluation.tiny.objective import answer_logits, draw_batch, nested, objective
 from attendre_core.evaluation.tiny.optimizer import adamw, no_moments
 from attendre_core.evaluation.tiny.recipe import MODELS, TRAINED_LENGTH, Recipe, architecture
+from attendre_core.evaluation.tiny.shipped import load_tiny
 from attendre_core.evaluation.tiny.training import FRAMEWORKS, initial_parameters, train
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.full_attention import full_pass
 from attendre_core.zoo.model import Model
 
 #: With the seeds below all inputs have one length, because each is compiled.

@@ -14,8 +14,8 @@ import pytest
 
 import attendre_core as at
 from attendre_core.tree import tree_leaves
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.registry import architecture_of
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -14,9 +14,9 @@ import pytest
 import attendre_core as at
 from attendre_core.checks import dtype_name
 from attendre_core.tree import tree_leaves
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.loading import open_checkpoint
 from attendre_core.zoo.loading.checkpoint import load_parameters
-from attendre_core.zoo.registry import architecture_of
 
 numpy_files = pytest.importorskip("safetensors.numpy")
 

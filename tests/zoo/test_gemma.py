@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.architectures.gemma import Gemma
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.gemma import Gemma
 
 transformers = pytest.importorskip("transformers")
 

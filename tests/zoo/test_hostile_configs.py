@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from attendre_core.zoo.registry import ARCHITECTURES
+from attendre_core.zoo.architectures import ARCHITECTURES
 
 pytest.importorskip("safetensors")
 pytestmark = pytest.mark.usefixtures("little_memory")

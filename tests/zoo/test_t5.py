@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.writer import write_across
 
 transformers = pytest.importorskip("transformers")
 
@@ -149,7 +150,7 @@ def test_the_decoder_attends_to_the_outputs_that_are_held(randomised, saved, dif
     encoded = model.encode(ROWS)
     for number, row in enumerate(ROWS):
         last = encoded[number : number + 1, len(row) - 8 : len(row)]
-        _, want = model.writer_across(last, np.ones((1, 8), dtype=bool), 1)
+        _, want = write_across(model, last, np.ones((1, 8), dtype=bool), 1)
         assert difference(model, got[number, 0], want[0]) < tolerance
     everything = model.with_memory(MEMORIES["N=39"]).logits(ROWS, WRITTEN)
     assert difference(model, got, everything) > 0.01

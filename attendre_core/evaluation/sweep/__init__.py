@@ -1,20 +1,25 @@
-"""Grids of systems and sizes on a benchmark: measured, kept on disk, shown."""
+"""Systems and sizes measured on a task: planned, kept on disk, summarised, shown."""
 
-from attendre_core.evaluation.sweep.exporting import Report, report, summary_of
-from attendre_core.evaluation.sweep.plan import Cell, cells_of
-from attendre_core.evaluation.sweep.running import identity_of, run_cells
-from attendre_core.evaluation.sweep.store import ResultStore, read_results
-from attendre_core.evaluation.sweep.variants import system_of
+from attendre_core.evaluation.sweep.cells import Cell, cells_of
+from attendre_core.evaluation.sweep.export import Report, report
+from attendre_core.evaluation.sweep.measuring import identity_of, run_cells
+from attendre_core.evaluation.sweep.store import Measured, ResultStore, read_results
+from attendre_core.evaluation.sweep.summary import Summary, summarise
+from attendre_core.evaluation.sweep.table import Table, cell_table, size_table
 
 __all__ = [
     "Cell",
+    "Measured",
     "Report",
     "ResultStore",
+    "Summary",
+    "Table",
+    "cell_table",
     "cells_of",
     "identity_of",
     "read_results",
     "report",
     "run_cells",
-    "summary_of",
-    "system_of",
+    "size_table",
+    "summarise",
 ]

@@ -1,4 +1,4 @@
-"""Results on disk: JSON lines that survive a kill, and belong to one model and one task.
+"""Results on disk: JSON lines that survive a kill and belong to one model and one task.
 
 The first line says what was measured; every other line is one item of one cell. Lines are written
 whole, several at once, and a line that a kill cut short is removed when the file is opened again.
@@ -7,6 +7,7 @@ whole, several at once, and a line that a kill cut short is removed when the fil
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable
 from contextlib import suppress
@@ -14,34 +15,51 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from attendre_core.errors import StateError
-from attendre_core.evaluation.benchmarks.benchmark import Score, Scores
-from attendre_core.evaluation.sweep.plan import Cell
+import numpy as np
 
-__all__ = ["Record", "ResultStore", "read_results"]
+from attendre_core.errors import StateError
+from attendre_core.evaluation.sweep.cells import Cell
+from attendre_core.evaluation.tasks.task import Score, Scores
+
+__all__ = ["Measured", "ResultStore", "read_results"]
 
 _FORMAT = 1
 #: Some systems would write line ends of their own.
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
-class Record(NamedTuple):
-    """What was measured on one item with one system at one size."""
+class Measured(NamedTuple):
+    """A cell, and what was measured on each item.
+
+    Examples
+    --------
+    >>> found = Measured(Cell("MT", 16, 0), {"a": {"loss": 1.0}, "b": {"loss": 2.0}, "c": {}})
+    >>> found.column("loss"), found.mean("loss")
+    ({'a': 1.0, 'b': 2.0}, 1.5)
+    """
 
     cell: Cell
-    item: str
-    score: Score
+    scores: dict[str, Score]
+
+    def column(self, name: str) -> dict[str, float]:
+        """Return one number of all items that have it, by item."""
+        return {item: score[name] for item, score in self.scores.items() if name in score}
+
+    def mean(self, name: str) -> float:
+        """Return the mean of one number; NaN if no item has it."""
+        values = list(self.column(name).values())
+        return float(np.mean(values)) if values else math.nan
 
 
 class ResultStore:
-    """The results file of a sweep, open for more; use it in a ``with`` statement.
+    """The results of a sweep, open for more; use it in a ``with`` statement.
 
     Parameters
     ----------
     path
-        The file; made if it is not there.
+        The file; made if it is not there. None keeps everything in memory.
     identity
-        What results depend on besides policy, M, N and item: the model, the task and its data,
+        What results depend on besides system, M, N and item: the model, the task and its data,
         S, K. A file with another identity is refused.
 
     Examples
@@ -55,20 +73,23 @@ class ResultStore:
     {'first'}
     """
 
-    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, path: Path | None, identity: dict[str, Any]) -> None:
         self.path = path
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
-        self._done: dict[Cell, set[str]] = {}
+        self._cells: dict[Cell, dict[str, Score]] = {}
+        self._file = -1
+        if path is None:
+            return
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
         except OSError as error:
             raise StateError(
-                f"eval: {path} cannot be written ({error.strerror}). Give another folder with "
+                f"results: {path} cannot be written ({error.strerror}). Give another folder with "
                 "--out."
             ) from error
         try:
-            self._lock()
-            self._open()
+            self._lock(path)
+            self._open(path)
         except BaseException:
             os.close(self._file)
             raise
@@ -82,25 +103,28 @@ class ResultStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        os.close(self._file)
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
 
     def done(self, cell: Cell) -> set[str]:
-        """Return the names of the items that are there."""
-        return set(self._done.get(cell, ()))
+        """Return the names of the items that were measured."""
+        return set(self._cells.get(cell, ()))
 
     @property
-    def policies(self) -> list[str]:
-        """The policies that have results."""
-        return list(dict.fromkeys(cell.policy for cell in self._done))
+    def measured(self) -> list[Measured]:
+        """All cells that have results, in the order of their first one."""
+        return [Measured(cell, dict(scores)) for cell, scores in self._cells.items()]
 
     def append(self, cell: Cell, scores: Scores) -> None:
-        """Write items of a cell; they are on disk when this returns."""
-        lines = [
-            json.dumps({**cell._asdict(), "item": name, **_rounded(score)})
-            for name, score in scores
-        ]
-        self._write(lines)
-        self._done.setdefault(cell, set()).update(name for name, _ in scores)
+        """Add items of a cell; they are on disk when this returns."""
+        rounded = {name: _rounded(score) for name, score in scores}
+        if self._file >= 0:
+            self._write(
+                json.dumps({**cell._asdict(), "item": name, **score})
+                for name, score in rounded.items()
+            )
+        self._cells.setdefault(cell, {}).update(rounded)
 
     # ---------------------------------------------------------------- inside
 
@@ -112,11 +136,11 @@ class ResultStore:
             os.fsync(self._file)
         except OSError as error:
             raise StateError(
-                f"eval: {self.path} cannot be written any more ({error.strerror}). What was "
-                "written before is kept: make room, and the same command goes on there."
+                f"results: {self.path} cannot be written any more ({error.strerror}). What was "
+                "written before is kept: make room, and the same command continues there."
             ) from error
 
-    def _lock(self) -> None:
+    def _lock(self, path: Path) -> None:
         """Refuse a file that another process writes; the lock ends with the process."""
         try:
             import fcntl
@@ -126,22 +150,21 @@ class ResultStore:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             raise StateError(
-                f"eval: {self.path} is being written by another process. Wait for it, or give "
+                f"results: {path} is being written by another process. Wait for it, or give "
                 "another folder with --out."
             ) from error
 
-    def _open(self) -> None:
-        text = self.path.read_bytes()
+    def _open(self, path: Path) -> None:
+        text = path.read_bytes()
         whole = text.rfind(b"\n") + 1
         if whole < len(text):
             os.ftruncate(self._file, whole)
         if not whole:
             self._write([json.dumps({"attendre-eval": _FORMAT, **self.identity})])
             return
-        identity, records = read_results(self.path)
+        identity, measured = read_results(path)
         self._compare(identity)
-        for record in records:
-            self._done.setdefault(record.cell, set()).add(record.item)
+        self._cells = {found.cell: found.scores for found in measured}
 
     def _compare(self, found: dict[str, Any]) -> None:
         differs = [
@@ -151,37 +174,37 @@ class ResultStore:
         ]
         if differs:
             raise StateError(
-                f"eval: {self.path} holds results of something else: {'; '.join(differs)[:600]}. "
-                "Give another folder with --out, or the same settings; more policies, sizes and "
-                "questions can be added, other settings cannot."
+                f"results: {self.path} holds results of something else: "
+                f"{'; '.join(differs)[:600]}. Give another folder with --out, or the same "
+                "settings; more policies, sizes and items can be added, other settings cannot."
             )
 
 
-def read_results(path: Path) -> tuple[dict[str, Any], list[Record]]:
-    """Read a results file: what was measured, and the records in their order.
+def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
+    """Read a results file: its identity, and the cells in the order of their first item.
 
-    An item that stands there twice counts once, and a line that was cut short not at all.
+    An item that occurs twice counts once, and a line that was cut short not at all.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
-        header = json.loads(lines[0])
-        if header.pop("attendre-eval") != _FORMAT:
+        identity = json.loads(lines[0])
+        if identity.pop("attendre-eval") != _FORMAT:
             raise ValueError("another format")
-        records: dict[tuple[Cell, str], Record] = {}
+        cells: dict[Cell, dict[str, Score]] = {}
         for line in lines[1:-1]:
             values = json.loads(line)
             cell = Cell(str(values.pop("policy")), int(values.pop("kv")), int(values.pop("q")))
             item = str(values.pop("item"))
             score = {name: float(value) for name, value in values.items()}
-            records[cell, item] = Record(cell, item, score)
+            cells.setdefault(cell, {})[item] = score
     except OSError as error:
-        raise StateError(f"eval: {path} cannot be read ({error.strerror}).") from error
+        raise StateError(f"results: {path} cannot be read ({error.strerror}).") from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StateError(
-            f"eval: {path} is no results file of attendre eval ({error!r}). Move it away, or give "
+            f"results: {path} is no results file of attendre ({error!r}). Move it away, or give "
             "another folder with --out."
         ) from error
-    return header, list(records.values())
+    return identity, [Measured(cell, scores) for cell, scores in cells.items()]
 
 
 def _rounded(score: Score) -> Score:

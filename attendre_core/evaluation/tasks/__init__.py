@@ -1,11 +1,37 @@
-"""Synthetic reading tasks on which tiny models can be trained and memories compared."""
+"""What a model with a memory is measured on: synthetic documents, questions, streams, texts."""
 
-from attendre_core.evaluation.tasks.lookahead import LookAhead
+from attendre_core.evaluation.tasks.contexts import ContextRule
+from attendre_core.evaluation.tasks.document import Document
+from attendre_core.evaluation.tasks.embedding import Embedding
+from attendre_core.evaluation.tasks.look_ahead import LookAhead
+from attendre_core.evaluation.tasks.multi_key import MultiKey
+from attendre_core.evaluation.tasks.needle import Needle
 from attendre_core.evaluation.tasks.past_only import PastOnly
-from attendre_core.evaluation.tasks.task import Document, Task
-from attendre_core.evaluation.tasks.vocabulary import VOCABULARY, word
+from attendre_core.evaluation.tasks.perplexity import Perplexity
+from attendre_core.evaluation.tasks.synthetic import SyntheticTask
+from attendre_core.evaluation.tasks.synthetic_words import VOCABULARY, word
+from attendre_core.evaluation.tasks.task import Metric, Task
+from attendre_core.evaluation.tasks.triviaqa import TriviaQA
+from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 
-__all__ = ["TASKS", "VOCABULARY", "Document", "LookAhead", "PastOnly", "Task", "word"]
+__all__ = [
+    "SYNTHETIC",
+    "VOCABULARY",
+    "ContextRule",
+    "Document",
+    "Embedding",
+    "LookAhead",
+    "Metric",
+    "MultiKey",
+    "Needle",
+    "PastOnly",
+    "Perplexity",
+    "SyntheticTask",
+    "Task",
+    "TriviaQA",
+    "read_triviaqa",
+    "word",
+]
 
-#: Tasks by the names that the command line uses.
-TASKS: dict[str, type[Task]] = {task.name: task for task in (LookAhead, PastOnly)}
+#: The synthetic tasks by the names used on the command line.
+SYNTHETIC: dict[str, type[SyntheticTask]] = {task.name: task for task in (LookAhead, PastOnly)}

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from attendre_core.evaluation.tasks.task import Task, Tokens
+from attendre_core.evaluation.tasks.document import Tokens
+from attendre_core.evaluation.tasks.synthetic import SyntheticTask
 
 __all__ = ["PastOnly"]
 
 
 @dataclass(frozen=True)
-class PastOnly(Task):
+class PastOnly(SyntheticTask):
     """Records are ``KEY VALUE noise*``.
 
     Examples
@@ -28,5 +29,5 @@ class PastOnly(Task):
     name: ClassVar[str] = "past-only"
 
     def places(self, rng: np.random.Generator, records: int) -> tuple[Tokens, Tokens]:
-        """Put the key first and the value right behind it."""
+        """Put the key first and the value right after it."""
         return np.ones(records, dtype=np.int32), np.zeros(records, dtype=np.int32)

@@ -1,154 +1,77 @@
-"""A reading task: a question, a long context of records, and one token as the answer.
-
-::
-
-    begin noise* QUESTION noise* context: record record record ... noise* answer:  ->  value
-
-The question comes first and only once, as in the paper's template, so that a reader in chunks
-must carry it along. Each record binds a value to a key.
-"""
+"""What every task gives to a sweep: items, the metrics measured on them, and how to measure."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import ClassVar, Literal, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from attendre_core.evaluation.controls import System
+from attendre_core.zoo.model import Model
 
-from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import (
-    ANSWER,
-    BEGIN,
-    CONTEXT,
-    KEYS,
-    NOISE,
-    QUESTIONS,
-    VALUES,
-)
+__all__ = ["Item", "Metric", "Score", "Scores", "Task"]
 
-__all__ = ["SHORTEST", "Document", "Task"]
-
-#: Tokens of a record.
-_WIDTH = 12
-#: The question word stands on one of these places: four sinks hold only the first of them.
-_QUESTION_PLACES = (3, 7)
-#: Room for the longest beginning, one record and the last token.
-SHORTEST = 23
-
-Tokens = NDArray[np.int32]
+#: Something with a ``name`` that is unique within its task.
+Item = Any
+#: The numbers of one item, by the names of metrics and diagnostics.
+Score = dict[str, float]
+#: The scores of some items, by the names of the items.
+Scores = list[tuple[str, Score]]
 
 
-class Document(NamedTuple):
-    """One example.
+class Metric(NamedTuple):
+    """A number that is measured on every item.
 
     Attributes
     ----------
-    tokens
-        int32, (length,): the whole input.
-    answer
-        The token that is right.
-    question
-        Number of the asked key, 0 to 15.
-    context
-        Place of the token ``context:``; records start behind it.
-    values, owners
-        int32, (records,): places of the values, and the number of the key of each.
+    name, label
+        In the results file, and at the head of a column.
+    share
+        It is between 0 and 1 and shown in percent.
+    higher
+        More is better.
+    exponential
+        The exponential of the mean is shown: a perplexity, where losses are measured.
+    digits
+        Decimals shown, unless it is a share.
     """
 
-    tokens: Tokens
-    answer: int
-    question: int
-    context: int
-    values: Tokens
-    owners: Tokens
-
-    @property
-    def closed_book(self) -> Tokens:
-        """The question without the context."""
-        return np.append(self.tokens[: self.context + 1], self.tokens[-1])
+    name: str
+    label: str
+    share: bool = False
+    higher: bool = True
+    exponential: bool = False
+    digits: int = 2
 
 
-@dataclass(frozen=True)
-class Task:
-    """Base of the reading tasks; a task says where in a record value and key stand.
+class Task(Protocol):
+    """Something a model with a memory can be measured on.
 
-    Parameters
-    ----------
-    answers
-        ``"repeat"``: records are drawn at random, so the answer recurs, as in TriviaQA.
-        ``"single"``: exactly one record answers the question, in the middle half.
+    Laws: ``items`` depends on ``identity`` and the model alone; what ``measure`` says about an
+    item depends neither on the items beside it nor on the size of a batch.
     """
 
-    answers: Literal["repeat", "single"] = "repeat"
+    name: ClassVar[str]
+    #: The most important one first.
+    metrics: ClassVar[tuple[Metric, ...]]
+    #: Controls that make sense here.
+    controls: ClassVar[tuple[str, ...]]
+    #: All items of a cell are measured together: either all of them are there or none.
+    whole: ClassVar[bool]
+    #: Positions at the beginning that the control "pinned" never evicts.
+    pinned: ClassVar[int]
+    #: Full attention makes sense beyond the length that the model was trained on.
+    clamps: ClassVar[bool]
 
-    name: ClassVar[str] = ""
+    def identity(self) -> dict[str, Any]:
+        """Return what the items depend on, as plain values."""
 
-    def __post_init__(self) -> None:
-        if self.answers not in ("repeat", "single"):
-            raise ConfigError(
-                f"{type(self).__name__}: answers is {self.answers!r}, expected 'repeat' or "
-                "'single'."
-            )
+    def items(self, model: Model) -> list[Item]:
+        """Return the items, each with a ``name``."""
 
-    def places(self, rng: np.random.Generator, records: int) -> tuple[Tokens, Tokens]:
-        """Return the places of value and key within each of so many records."""
-        raise NotImplementedError
+    def longest(self, items: Sequence[Item]) -> int:
+        """Return the tokens of the longest item."""
 
-    def document(self, rng: np.random.Generator, length: int) -> Document:
-        """Draw a document of ``length`` tokens."""
-        if length < SHORTEST:
-            raise ConfigError(
-                f"{type(self).__name__}.document: length is {length}, expected at least "
-                f"{SHORTEST}, room for the question and one record."
-            )
-        tokens = rng.integers(NOISE.start, NOISE.stop, length, dtype=np.int32)
-        asked_at = int(rng.integers(*_QUESTION_PLACES))
-        context = asked_at + 1 + int(rng.integers(0, 3))
-        records = (length - context - 2) // _WIDTH
-        number = int(rng.integers(6, 9))
-        keys = rng.permutation(len(KEYS))[:number].astype(np.int32)
-        values = rng.permutation(len(VALUES))[:number].astype(np.int32) + VALUES.start
-        which = self._which(rng, records, number)
-        start = context + 1 + _WIDTH * np.arange(records, dtype=np.int32)
-        value_at, key_at = self.places(rng, records)
-        tokens[[0, asked_at, context, -1]] = [BEGIN, QUESTIONS[keys[0]], CONTEXT, ANSWER]
-        tokens[start + value_at] = values[which]
-        tokens[start + key_at] = keys[which] + KEYS.start
-        return Document(
-            tokens, int(values[0]), int(keys[0]), context, start + value_at, keys[which]
-        )
-
-    def documents(
-        self, seed: int, count: int, *, chunks: tuple[int, int] = (8, 32), chunk: int = 16
-    ) -> Iterator[Document]:
-        """Draw documents whose lengths are spread over a range, the same for the same seed.
-
-        Parameters
-        ----------
-        chunks
-            Fewest and most chunks of a document.
-        chunk
-            Tokens of a chunk.
-
-        Examples
-        --------
-        >>> from attendre_core.evaluation.tasks import LookAhead
-        >>> sorted({d.tokens.size for d in LookAhead().documents(0, 50, chunks=(2, 4))})
-        [32, 48, 64]
-        """
-        for number in range(count):
-            # A document does not depend on how many are drawn.
-            rng = np.random.default_rng((seed, number))
-            yield self.document(rng, chunk * int(rng.integers(chunks[0], chunks[1] + 1)))
-
-    def _which(self, rng: np.random.Generator, records: int, number: int) -> NDArray[np.int64]:
-        """Draw the key of each record; key 0 is the one that is asked for."""
-        which = rng.integers(self.answers == "single", number, records)
-        if self.answers == "single":
-            quarter = records // 4
-            which[int(rng.integers(quarter, records - quarter))] = 0
-        elif not (which == 0).any():
-            which[int(rng.integers(records))] = 0
-        return which
+    def measure(
+        self, model: Model, items: Sequence[Item], system: System, batch: int
+    ) -> Iterator[Scores]:
+        """Measure items, some at a time."""

@@ -1,8 +1,8 @@
 """What is learned: the answer, and at first two hints for the first layer.
 
-The hints decide. A value must find its key and every token of the context the question, both in
-the first layer; only then can the second layer find the value that is asked for. Two auxiliary
-heads ask the first layer for just that.
+Training depends on the hints. In the first layer a value must find its key, and every token of the
+context the question; only then can the second layer find the value that is asked for. Two
+auxiliary heads ask the first layer for just that.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import numpy as np
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.evaluation.tasks import LookAhead, PastOnly
-from attendre_core.evaluation.tasks.vocabulary import KEYS
-from attendre_core.evaluation.tiny.layers import layer_params, layers_of
+from attendre_core.evaluation.tasks.synthetic_words import KEYS
+from attendre_core.evaluation.tiny.cut import layer_params, layers_of
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Part, Tensor
-from attendre_core.zoo.full import full_pass
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Part, Tensor
+from attendre_core.zoo.full_attention import full_pass
 
 __all__ = ["Batch", "answer_logits", "draw_batch", "nested", "objective", "parameter_shapes"]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import PADDING, VOCABULARY
-from attendre_core.zoo.architecture import Architecture
+from attendre_core.evaluation.tasks.synthetic_words import PADDING, VOCABULARY
+from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.registry import architecture_of
 
 __all__ = ["CONFIGS", "MODELS", "TRAINED_LENGTH", "Recipe", "architecture"]
 

@@ -1,12 +1,11 @@
-"""Make the tiny models again: ``python -m attendre_core.evaluation.tiny.train --out FOLDER``.
+"""Train the tiny models again: ``python -m attendre_core.evaluation.tiny.train --out FOLDER``.
 
-The same seed gives the same batches and the same first parameters everywhere; the result is the
-same to the bit only on the same machine with the same library.
+The same seed gives the same batches and the same initial parameters everywhere; the result is
+bit-equal only on the same machine with the same library.
 """
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
 import sys
@@ -18,13 +17,13 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.cli.arguments import Parser, whole_number
+from attendre_core.arguments import Parser, whole_number
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.accuracy import measure
-from attendre_core.evaluation.systems import system
-from attendre_core.evaluation.tasks import TASKS
-from attendre_core.evaluation.tiny.models import load_tiny
+from attendre_core.evaluation.controls import system
+from attendre_core.evaluation.tasks import SYNTHETIC
+from attendre_core.evaluation.tasks.accuracy import measure
 from attendre_core.evaluation.tiny.recipe import CONFIGS, MODELS, Recipe, architecture
+from attendre_core.evaluation.tiny.shipped import load_tiny
 from attendre_core.evaluation.tiny.training import FRAMEWORKS, train
 
 __all__ = ["main"]
@@ -64,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> Parser:
     parser = Parser(prog="python -m attendre_core.evaluation.tiny.train", description=__doc__)
     parser.add_argument("--out", required=True, metavar="FOLDER", help="where they are written")
     parser.add_argument(
@@ -101,10 +100,10 @@ def write(folder: Path, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def short_context_accuracy(name: str, folder: Path) -> dict[str, float]:
-    """Measure full attention on inputs as long as those of the training, without any memory."""
+    """Measure full attention, without any memory, on inputs as long as in training."""
     model = load_tiny(name, folder=folder)
     found = {}
-    for task_name, task in TASKS.items():
+    for task_name, task in SYNTHETIC.items():
         for answers in ("repeat", "single"):
             documents = list(task(answers).documents(_CHECK_SEED, _CHECK_COUNT, chunks=(3, 8)))
             outcome = measure(model, documents, system("full", 16))
@@ -118,7 +117,7 @@ def _write_manifest(folder: Path, models: dict[str, Any]) -> None:
 
 
 class _Log:
-    """Prints a line now and then."""
+    """Print a line every hundred steps."""
 
     def __init__(self, name: str) -> None:
         self.name, self.start = name, time.perf_counter()

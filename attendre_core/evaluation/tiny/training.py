@@ -10,7 +10,7 @@ import numpy as np
 
 from attendre_core.backend import backend
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.tasks.vocabulary import KEYS
+from attendre_core.evaluation.tasks.synthetic_words import KEYS
 from attendre_core.evaluation.tiny.objective import (
     Batch,
     Flat,
@@ -20,7 +20,7 @@ from attendre_core.evaluation.tiny.objective import (
 )
 from attendre_core.evaluation.tiny.optimizer import Moments, adamw, no_moments
 from attendre_core.evaluation.tiny.recipe import Recipe
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Part
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Part
 
 __all__ = ["FRAMEWORKS", "initial_parameters", "train"]
 

@@ -19,7 +19,7 @@ __all__ = ["figure_of", "write_png"]
 #: Colours of the states, those of the page.
 _PALETTE = ("#ffffff", "#0072b2", "#e3ded4", "#e8a33d")
 _WEIGHT, _INK, _LINE = "#00805e", "#1c1b19", "#d9d6cf"
-#: Layers that stand side by side at most, and the finest map.
+#: Most layers side by side, and the finest map.
 _LAYERS, _ROWS, _COLUMNS = 3, 400, 1600
 
 
@@ -33,10 +33,10 @@ def write_png(trace: TextTrace, path: str | Path) -> None:
 
 
 def figure_of(trace: TextTrace, figure: Any = None) -> Any:
-    """Return a ``matplotlib.figure.Figure``: a row for each policy, a column for a layer.
+    """Return a ``matplotlib.figure.Figure``: a row per policy, a column per layer.
 
-    Of many layers the first, the middle and the last are drawn. Under each map stands the
-    attention of the last query, the mean of its heads.
+    Of many layers the first, the middle and the last are drawn. Below each map is the attention
+    of the last query, the mean over its heads.
 
     Parameters
     ----------
@@ -66,11 +66,12 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             below = figure.add_subplot(grid[2 * i + 1, j], sharex=above)
             layer = policy.layers[number]
             kept = f"{layer.counts()['held']} of {len(trace.words)} kept"
-            title = f"{policy.name}, layer {layer.layer}: {kept}"
+            title = f"layer {layer.layer}: {kept}"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
                 title += f"; next: {word} {100 * share:.0f} %"
-            above.set_title(_plain(title), fontsize=9, loc="left", color=_INK)
+            name = f"{_plain(policy.name)}\n{_plain(title)}"
+            above.set_title(name, fontsize=9, loc="left", color=_INK)
             _draw_map(above, layer)
             _draw_weights(below, layer, last=i == rows - 1)
     handles = [
@@ -110,7 +111,7 @@ def _draw_map(axes: Any, layer: LayerTrace) -> None:
 
 
 def _colours(share: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mix the colours of the states, (rows, columns, 3); few survivors shall be seen."""
+    """Mix the colours of the states, (rows, columns, 3), so that few survivors are visible."""
     parts = share.copy()
     parts[HELD] = np.sqrt(share[HELD])
     rest = np.where(share[HELD] < 1, (1 - parts[HELD]) / np.maximum(1 - share[HELD], 1e-6), 0)
@@ -147,5 +148,5 @@ def _few_ticks(most: int, *, whole: bool = True) -> Any:
 
 
 def _plain(text: str) -> str:
-    """Take the meaning off dollar signs, which matplotlib reads as mathematics, and line breaks."""
+    """Escape dollar signs, which matplotlib reads as mathematics, and join lines."""
     return " ".join(text.split()).replace("$", r"\$")

@@ -1,8 +1,8 @@
-"""What a trace consists of: for each position when it came and when it went.
+"""What a trace consists of: for each position when it arrived and when it left.
 
-An entry that went never comes back. So two numbers a position say everything about a map of
-steps and positions, and the record of a layer takes 9 bytes a token, however many steps there
-were; the map itself is made when somebody looks at it.
+An entry that left never returns. So two numbers per position describe a whole map of steps and
+positions, and the record of a layer takes 9 bytes per token, however many steps there were; the map
+itself is made on demand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "TextTrace",
 ]
 
-#: What may be said of a position at a step: numbers in the maps, and the words for them.
+#: The state of a position at a step: numbers in the maps, and words.
 AHEAD, HELD, EVICTED, REFUSED = range(4)
 STATES = ("not read yet", "in memory", "evicted", "refused")
 _REFUSED = REASONS.index("refused")
@@ -40,9 +40,9 @@ class Attended(NamedTuple):
     Attributes
     ----------
     step
-        When it attended: with a Q memory later than its key was offered.
+        When it attended; with a Q memory, later than its key arrived.
     position
-        int32, (entries,): rising; what the query could see.
+        int32, (entries,): increasing; what the query could see.
     weight
         float32, (heads, entries): each head sums to 1, or to 0 if there was nothing to see.
     """
@@ -69,17 +69,17 @@ class LayerTrace:
     size
         M of its memory.
     born
-        int32, (tokens,): the step in which the position was offered to the memory.
+        int32, (tokens,): the step in which the position arrived at the memory.
     gone
-        int32, (tokens,): the step in which it went, which for a refused one is that in which it
-        was offered (the next one with ``present="visible"``); -1 while it is there. With
-        eviction per head, when the last head let it go.
+        int32, (tokens,): the step in which it left: for a refused one the step of its arrival (the
+        next one with ``present="visible"``); -1 while it is there. With eviction per head, when
+        the last head evicted it.
     reason
         int8, (tokens,): why, an index into `attendre_core.layer.REASONS`.
     steps
-        How many there were.
+        Number of steps.
     attended
-        What the last token found; None if it attended to nothing in this layer.
+        What the last token attended to; None if nothing in this layer.
     """
 
     layer: int
@@ -92,7 +92,7 @@ class LayerTrace:
 
     @property
     def survivors(self) -> NDArray[np.int32]:
-        """The positions that are in memory at the end, rising."""
+        """The positions in memory at the end, in increasing order."""
         return np.flatnonzero(self.at(self.steps - 1) == HELD).astype(np.int32)
 
     def at(self, step: int) -> NDArray[np.int8]:
@@ -103,11 +103,11 @@ class LayerTrace:
         return state
 
     def map(self) -> NDArray[np.int8]:
-        """Return the survival map, (steps, tokens): a byte for each pair, so mind long inputs."""
+        """Return the survival map, (steps, tokens): a byte per pair, so mind long inputs."""
         return np.stack([self.at(step) for step in range(self.steps)])
 
     def counts(self) -> dict[str, int]:
-        """Return how many positions are in memory, were evicted, were refused at the end."""
+        """Return how many positions are in memory at the end, were evicted, were refused."""
         last = self.at(self.steps - 1)
         return {
             name: int((last == state).sum())
@@ -128,7 +128,7 @@ class PolicyTrace:
     layers
         From the input upwards; those that were asked for.
     steps
-        Steps of reading, and of letting out the queries that waited.
+        Steps of reading, and of releasing the queries that waited.
     next_words
         The likeliest next words with their probabilities; empty for an encoder.
     """

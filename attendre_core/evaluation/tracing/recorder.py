@@ -1,9 +1,8 @@
-"""A model that is recorded while it reads: who enters, who goes, what the last query finds."""
+"""An observer of a stream: who enters, who goes, what the last query finds."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,21 +10,19 @@ from numpy.typing import NDArray
 from attendre_core.backend import Array, backend_of
 from attendre_core.evaluation.tracing.record import Attended, LayerTrace
 from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.block import Block, Flow
 from attendre_core.layer.records import LayerState
-from attendre_core.layer.stack import Block, Flow
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.state import KeyValueState
-from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
-from attendre_core.zoo.model import Model
-from attendre_core.zoo.reading import Reader
-from attendre_core.zoo.stacks import ModelStack
 
-__all__ = ["Recorder", "TracedModel"]
+__all__ = ["Recorder"]
 
 
 class Recorder:
-    """Notes the lives of the positions of one row, 9 bytes a layer and token.
+    """Notes the lives of the positions of one row, 9 bytes per layer and token.
+
+    It is an `attendre_core.layer.Observer`: ``model.stream(observer=recorder)``.
 
     Parameters
     ----------
@@ -35,30 +32,24 @@ class Recorder:
         Which layers to note.
     """
 
+    traces = True
+
     def __init__(self, length: int, layers: tuple[int, ...]) -> None:
         self.length = length
         self.step = -1
         self._lives = {number: _Lives(length) for number in layers}
         self._below = np.inf
 
-    def enter(self, number: int) -> None:
-        """Say that a layer is about to read; a pass through the stack is a step.
+    def reads(self, number: int, layer: AttendreLayer, block: Block, flow: Flow) -> None:
+        """Count the steps, and remember the query of the last token when it comes to a layer.
 
-        At the end of the input the waiting queries of a layer are let out and go through the
-        layers above it, so a pass need not begin at the lowest layer.
+        A pass through the stack is a step. At the end of the input the waiting queries of a layer
+        are let out and go through the layers above it, so a pass need not begin at the lowest
+        layer.
         """
         if number <= self._below:
             self.step += 1
         self._below = number
-
-    def note(self, number: int, layer: AttendreLayer, trace: StepTrace | None) -> None:
-        """Note what a layer took in and let go."""
-        if number in self._lives and trace is not None:
-            self._lives[number].size = layer.kv_memory.size
-            self._lives[number].note(self.step, trace)
-
-    def ask(self, number: int, block: Block, flow: Flow) -> None:
-        """Remember the query of the last token when it comes to a layer."""
         place = self._last_in(number, flow)
         if place is not None:
             query = block.project(flow.x, flow.position)[0]
@@ -66,21 +57,31 @@ class Recorder:
                 array[:1, place : place + 1, ...] for array in (query, flow.position, flow.valid)
             )
 
-    def answer(
-        self, number: int, layer: AttendreLayer, block: Block, state: LayerState, flow: Flow
+    def attended(
+        self,
+        number: int,
+        layer: AttendreLayer,
+        block: Block,
+        state: LayerState,
+        flow: Flow,
+        trace: StepTrace | None,
     ) -> None:
-        """Note what the query of the last token attended to, once it has.
+        """Note what a layer took in and let go, and what the query of the last token met.
 
         The keys are those that it met: attending changes the scores and nothing else.
         """
-        if self._last_in(number, flow) is None:
+        if number not in self._lives:
             return
         lives = self._lives[number]
-        query, position, valid = lives.query
-        params = getattr(block, "encoding_params", None)
-        lives.attended = _attended(self.step, layer, state.kv, query, position, valid, params)
+        if trace is not None:
+            lives.size = layer.kv_memory.size
+            lives.note(self.step, trace)
+        if self._last_in(number, flow) is not None:
+            query, position, valid = lives.query
+            params = getattr(block, "encoding_params", None)
+            lives.attended = _attended(self.step, layer, state.kv, query, position, valid, params)
 
-    def traces(self) -> tuple[LayerTrace, ...]:
+    def layer_traces(self) -> tuple[LayerTrace, ...]:
         """Return what was noted."""
         return tuple(
             LayerTrace(
@@ -163,64 +164,3 @@ def _in_numpy(array: Array) -> NDArray[Any]:
     if found.xp.isdtype(array.dtype, "real floating"):
         array = found.xp.astype(array, found.xp.float32)
     return np.array(found.to_numpy(array))
-
-
-class TracedModel(Model):
-    """The same model, parameters shared, which tells a `Recorder` what its layers do.
-
-    Parameters
-    ----------
-    model, memory
-        What reads, with which memories.
-    recorder
-        Fits the text that will be read, by a stream of one row.
-    """
-
-    def __init__(self, model: Model, memory: MemoryConfig, recorder: Recorder) -> None:
-        super().__init__(
-            model.architecture, model.params, memory=memory, library=model.library,
-            dtype=model.dtype, tokenizer=model.tokenizer, attention=model.attention,
-            end=model.end,
-        )  # fmt: skip
-        self.recorder = recorder
-
-    def reader(self) -> Reader:
-        """Return the reader, recorded."""
-        reader = _TracedReader(
-            self.reading_part, self.reading_params, cast(MemoryConfig, self.memory), self.library,
-            self.dtype, causal=self.causal,
-        )  # fmt: skip
-        reader.recorder = self.recorder
-        return reader
-
-
-class _TracedReader(Reader):
-    recorder: Recorder
-
-    def stack(self, length: int) -> ModelStack:
-        plain = super().stack(length)
-        layers = tuple(replace(layer, trace=True) for layer in plain.layers)
-        return _TracedStack(layers, plain.library, self.recorder)
-
-
-@dataclass(frozen=True)
-class _TracedStack(ModelStack):
-    recorder: Any = field(default=None, compare=False, repr=False)
-
-    def step_layer(
-        self, number: int, state: LayerState, block: Block, flow: Flow, donate: bool
-    ) -> tuple[LayerState, Flow, StepTrace | None]:
-        self.recorder.enter(number)
-        self.recorder.ask(number, block, flow)
-        state, flow, trace = super().step_layer(number, state, block, flow, donate)
-        self.recorder.note(number, self.layers[number], trace)
-        self.recorder.answer(number, self.layers[number], block, state, flow)
-        return state, flow, trace
-
-    def empty_layer(
-        self, number: int, state: LayerState, block: Block, length: int
-    ) -> tuple[LayerState, list[Flow]]:
-        state, flows = super().empty_layer(number, state, block, length)
-        for flow in flows:
-            self.recorder.answer(number, self.layers[number], block, state, flow)
-        return state, flows

@@ -8,11 +8,11 @@ import numpy as np
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
-from attendre_core.evaluation.tracing.recorder import Recorder, TracedModel
+from attendre_core.evaluation.tracing.recorder import Recorder
 from attendre_core.evaluation.tracing.words import Naming, pieces_of
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.sampling import log_softmax
 from attendre_core.zoo.stream import Stream
 
 __all__ = ["trace_text"]
@@ -82,13 +82,13 @@ def trace_text(
     traces = []
     for name, memory in memories.items():
         recorder = Recorder(len(ids), wanted)
-        stream = TracedModel(model, memory, recorder).stream()
+        stream = model.with_memory(memory).stream(observer=recorder)
         for start in range(0, len(ids), _PIECE):
             stream.feed(ids[start : start + _PIECE])
             if on_read is not None:
                 on_read(len(ids[start : start + _PIECE]))
         stream.finish()
-        layers_seen, steps = recorder.traces(), recorder.step + 1
+        layers_seen, steps = recorder.layer_traces(), recorder.step + 1
         # What comes after the text is asked last: it is no step of reading.
         traces.append(
             PolicyTrace(name, memory, layers_seen, steps, _next_words(model, stream, shown))

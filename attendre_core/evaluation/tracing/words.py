@@ -1,4 +1,4 @@
-"""Tokens as they stand in the text: pieces which, joined, are the text."""
+"""Tokens as pieces of text which, joined, are the text."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Naming", "pieces_of"]
 Naming = Callable[[Sequence[int]], list[str]]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
-#: The longest character of UTF-8 has so many bytes, and a byte may be a token.
+#: The longest character of UTF-8 in bytes; a byte may be a token.
 _LONGEST = 4
 
 
@@ -18,8 +18,8 @@ def pieces_of(decode: Callable[[list[int]], str], tokens: Sequence[int]) -> list
     """Return the piece of the text that each token added.
 
     A token is decoded together with those before it, because by itself it may lose its space or
-    be half a character. Tokens without a text of their own, such as the one that begins a text,
-    have an empty piece; of the tokens of one character the last one has it.
+    be half a character. Tokens without text, such as the one that begins a text, have an empty
+    piece; if several tokens form one character, the last one has it.
 
     Parameters
     ----------

@@ -9,10 +9,10 @@ from attendre_core.backend import Backend
 from attendre_core.backend import backend as look_up
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architecture import Architecture
+from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_of
 
 __all__ = ["load", "open_checkpoint"]
@@ -22,7 +22,7 @@ _DTYPES = ("float32", "float16", "bfloat16", "float64", "auto")
 
 def load(
     path: str | Path,
-    memory: MemoryConfig | None = None,
+    memory: MemoryConfig | str | int | None = None,
     backend: str | Backend = "numpy",
     *,
     dtype: str = "float32",
@@ -37,7 +37,9 @@ def load(
         A Hugging Face folder (``config.json`` and safetensors), a ``.gguf`` file, or a llama2.c
         ``.bin`` file.
     memory
-        Sizes and policy of its memories, e.g. from `preset`; None is full attention.
+        ``1024`` (entries per layer) or ``"64MiB"`` (bytes of all layers): the system that we
+        recommend for this architecture. ``"LRA-sum+softmax+c=0:512"``: a system by name; see
+        `preset`. A `MemoryConfig`. None: full attention.
     backend
         ``"numpy"``, ``"torch"``, ``"jax"`` or another one.
     dtype
@@ -68,6 +70,8 @@ def load(
         )
     checkpoint, tokenizer = open_checkpoint(path)
     architecture = _architecture(checkpoint)
+    # A memory that cannot be made is refused before the parameters are read.
+    Model(architecture, {}, memory=memory, library=found.name, attention=attention)
     params, dtype = load_parameters(checkpoint, architecture, found, dtype, progress=progress)
     return Model(
         architecture,

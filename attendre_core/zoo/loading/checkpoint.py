@@ -14,7 +14,7 @@ from attendre_core.errors import CheckpointError
 from attendre_core.positions.rope import RoPE
 from attendre_core.progress import progress_bar
 from attendre_core.tree import tree_leaves, tree_map
-from attendre_core.zoo.architecture import Architecture, EncoderDecoder, Params, Part, Tensor
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part, Tensor
 from attendre_core.zoo.config import RawConfig
 
 __all__ = ["Checkpoint", "Stored", "load_parameters"]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from attendre_core.tree import tree_map
+from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.registry import architecture_of
 
 #: Real questions and texts that are not part of this repository, beside it.
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"

@@ -9,10 +9,10 @@ import pytest
 
 import attendre_core as at
 from attendre_core.evaluation import load_tiny, system
-from attendre_core.evaluation.benchmarks.answering import answered, log_likelihood
-from attendre_core.evaluation.benchmarks.benchmark import memory_bytes, memory_of
-from attendre_core.evaluation.benchmarks.question import question_of
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.evaluation.tasks.answering import answered, log_likelihood
+from attendre_core.evaluation.tasks.question import question_of
+from attendre_core.evaluation.tasks.watched import memory_bytes
+from attendre_core.zoo.generate import log_softmax
 
 CONTEXT = "Some say it was Mark Twain who wrote about rivers, and some say it was not. " * 3
 
@@ -66,7 +66,7 @@ def test_the_batch_changes_nothing(decoder, questions):
 
 
 def test_writing_an_answer_at_once_equals_token_by_token(decoder, questions):
-    memory = at.preset("LRA-sum", 64, chunk=16, sigmas=0.0)
+    memory = at.preset("LRA-sum", 64, chunk=16)
     stream = decoder.with_memory(memory).stream(len(questions))
     stream.feed([question.tokens for question in questions])
     golds = [question.gold for question in questions]
@@ -132,12 +132,6 @@ def test_an_encoder_decoder_answers_from_its_decoder():
 
 def test_no_text_is_written_if_none_is_asked_for(decoder, questions):
     assert read(decoder, questions[:1], "MT", new_tokens=0)[0].text == ""
-
-
-def test_the_pinned_positions_are_those_of_the_benchmark(decoder):
-    pinned = system("pinned", 64, chunk=16)
-    assert memory_of(decoder, pinned, 100, 24).kv_memory(0).pin == ((0, 24),)
-    assert memory_of(decoder, pinned, 100, 48).kv_memory(0).pin == ((0, 32),)
 
 
 def test_bytes(decoder):

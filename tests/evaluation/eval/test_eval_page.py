@@ -10,12 +10,13 @@ from types import ModuleType
 import pytest
 
 from attendre_core.cli import build_parser
-from attendre_core.cli.eval_tasks import benchmark_of
-from attendre_core.evaluation.benchmarks import TriviaQA
-from attendre_core.evaluation.grid import SIZELESS
+from attendre_core.cli.eval_cells import cells_for, names_of
+from attendre_core.cli.eval_tasks import task_of
+from attendre_core.evaluation.controls import SIZELESS, label_of
 from attendre_core.evaluation.intervals import Interval
-from attendre_core.evaluation.sweep import Cell, cells_of, read_results
+from attendre_core.evaluation.sweep import Cell, Measured, read_results
 from attendre_core.evaluation.sweep.summary import paired, where_reading_helps
+from attendre_core.evaluation.tasks import TriviaQA
 
 RESULTS = Path(__file__).resolve().parents[3] / "docs" / "results"
 
@@ -32,6 +33,14 @@ def writing() -> ModuleType:
 @pytest.fixture(scope="module")
 def page(writing: ModuleType) -> str:
     return writing.PAGE.read_text(encoding="utf-8")
+
+
+def recorded(name):
+    """Return what a results file holds, systems under their canonical names."""
+    header, measured = read_results(RESULTS / f"{name}.jsonl")
+    return header, [
+        Measured(m.cell._replace(policy=label_of(m.cell.policy)), m.scores) for m in measured
+    ]
 
 
 def test_the_tables_are_those_of_the_results(writing, page):
@@ -54,55 +63,52 @@ def test_a_table_that_was_changed_by_hand_is_noticed(writing, page):
         "embedding-minilm",
     ],
 )
-def test_the_commands_of_the_page_make_the_tables(page, name):
+def test_the_commands_of_the_page_make_the_tables(page, name, decoder):
     """The commands above a table measure exactly its systems and sizes, at the same settings."""
-    header, records = read_results(RESULTS / f"{name}.jsonl")
+    header, measured = recorded(name)
     before = page[: page.index(f"<!-- begin {name} -->")]
     block = re.findall(r"```console\n(attendre eval .*?)```", before, re.DOTALL)[-1]
     planned = set()
     for command in block.replace("\\\n", " ").strip().splitlines():
         given = build_parser().parse_args(command.split()[1:])
-        benchmark, chunk, top_k = benchmark_of(given)
-        settings = benchmark.identity()
+        task, chunk, top_k = task_of(given)
+        settings = task.identity()
         # The data itself need not be here.
         del settings["sha256"]
         settings |= {"task": given.task, "model": given.model, "chunk": chunk, "top_k": top_k}
         assert settings.items() <= header.items()
-        controls = () if given.no_controls else benchmark.controls
-        planned |= set(cells_of(given.policies, controls, given.kv, given.q))
+        controls = () if given.no_controls else task.controls
+        names, sizes = names_of(given.policies), [int(size) for size in given.size]
+        # Which model reads does not matter: sizes are numbers of entries.
+        planned |= set(cells_for(decoder, names, controls, sizes, given.wait, chunk, top_k))
         if given.limit is not None:
-            assert len({record.item for record in records}) == given.limit
-    assert {record.cell for record in records} == planned
+            assert {len(found.scores) for found in measured} == {given.limit}
+    assert {found.cell for found in measured} == planned
 
 
 def test_a_hundred_real_questions_stand_behind_every_row():
-    header, records = read_results(RESULTS / "triviaqa-smollm2.jsonl")
-    items: dict[object, set[str]] = {}
-    for record in records:
-        items.setdefault(record.cell, set()).add(record.item)
-    assert min(len(found) for found in items.values()) >= 100
-    assert len({frozenset(found) for found in items.values()}) == 1
+    header, measured = recorded("triviaqa-smollm2")
+    items = {frozenset(found.scores) for found in measured}
+    assert len(items) == 1
+    assert min(len(names) for names in items) >= 100
     assert header["template"] == "Question: {question}\n\nContext: {context}\n\nAnswer: "
     # Scores and names of questions, none of their texts.
-    assert all(re.fullmatch(r"test_\d+", record.item) for record in records)
+    assert all(re.fullmatch(r"test_\d+", name) for names in items for name in names)
 
 
 # ---------------------------------------------------------------- what the page says in words
 
-FIRST, SEEN = "LRA-sum+softmax+c=0", "LRA-sum+softmax+c=0+visible"
+FIRST, SEEN = "LRA-sum+softmax+c=0", "attendre-causal"
 QUOTA = "LRA-sum+softmax+quota=0.5"
 
 
 def gap(name, one, other, metric, *, helped=False):
     """Return how much more of a metric one cell has than another, paired by item."""
-    _, records = read_results(RESULTS / f"{name}.jsonl")
+    _, measured = recorded(name)
     if helped:
-        records = where_reading_helps(records, TriviaQA.metrics[0])
-    columns = [
-        {r.item: r.score[metric] for r in records if r.cell == cell} for cell in (one, other)
-    ]
-    assert all(columns), (one, other)
-    return paired(*columns)
+        measured = where_reading_helps(measured, TriviaQA.metrics[0])
+    cells = {found.cell: found for found in measured}
+    return paired(cells[one], cells[other], metric)
 
 
 def more(name, one, other, metric, **options):

@@ -1,4 +1,4 @@
-"""Needles, many keys, streams, embeddings and synthetic documents as benchmarks."""
+"""Needles, many keys, streams, embeddings and synthetic documents as tasks."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import pytest
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation import load_tiny, measure, system
-from attendre_core.evaluation.benchmarks import (
+from attendre_core.evaluation.tasks import (
     ContextRule,
     Embedding,
+    LookAhead,
     MultiKey,
     Needle,
     Perplexity,
-    Synthetic,
     TriviaQA,
 )
-from attendre_core.evaluation.benchmarks.multi_key import read_records
-from attendre_core.zoo.sampling import log_softmax
+from attendre_core.evaluation.tasks.multi_key import read_records
+from attendre_core.zoo.generate import log_softmax
 
 WORDS = "The river ran past the town, and the town slept. " * 40
 
@@ -32,9 +32,9 @@ def text(tmp_path_factory):
     return str(file)
 
 
-def scores(benchmark, model, found, batch=4):
-    items = benchmark.items(model)
-    return [score for some in benchmark.measure(model, items, found, batch) for score in some]
+def scores(task, model, found, batch=4):
+    items = task.items(model)
+    return [score for some in task.measure(model, items, found, batch) for score in some]
 
 
 # ---------------------------------------------------------------- needle and keys
@@ -207,7 +207,7 @@ def test_pieces_have_the_special_tokens_of_a_text(encoder, text):
 
 
 def test_embeddings_need_both_directions(decoder, encoder, text):
-    with pytest.raises(ConfigError, match="reads only backwards"):
+    with pytest.raises(ConfigError, match="attends only backwards"):
         Embedding(data=text).items(decoder)
     with pytest.raises(ConfigError, match="ends at 2048"):
         Embedding(data=text, tokens=4096).items(encoder)
@@ -217,9 +217,9 @@ def test_embeddings_need_both_directions(decoder, encoder, text):
 
 
 def test_the_synthetic_tasks_are_those_of_the_demo():
-    model, task = load_tiny("prefix-lm"), Synthetic(limit=6, seed=3)
+    model, task = load_tiny("prefix-lm"), LookAhead(limit=6, seed=3)
     found = scores(task, model, system("LFA-0", 32, chunk=16))
-    documents = [item.document for item in task.items(model)]
+    documents = task.items(model)
     outcome = measure(model, documents, system("LFA-0", 32, chunk=16))
     assert [score["right"] for _, score in found] == outcome.right.tolist()
     assert [score["admitted"] for _, score in found] == pytest.approx(outcome.admitted)
@@ -227,14 +227,14 @@ def test_the_synthetic_tasks_are_those_of_the_demo():
 
 def test_other_models_cannot_do_the_synthetic_tasks(decoder):
     with pytest.raises(ConfigError, match="has 256 tokens, the task 80"):
-        Synthetic().items(decoder)
+        LookAhead().items(decoder)
 
 
 def test_a_control_is_charged_for_what_it_reads():
-    model, task = load_tiny("prefix-lm"), Synthetic(limit=2, seed=3)
+    model, task = load_tiny("prefix-lm"), LookAhead(limit=2, seed=3)
     each = 2 * 4 * 64 * 2  # keys and values, float32, width, layers
     for name, tokens in (("no-memory", lambda d: 16), ("closed-book", lambda d: d.closed_book.size),
                          ("full", lambda d: d.tokens.size)):  # fmt: skip
         found = dict(scores(task, model, system(name, 16)))
         for item in task.items(model):
-            assert found[item.name]["bytes"] == each * tokens(item.document), name
+            assert found[item.name]["bytes"] == each * tokens(item), name

@@ -7,17 +7,17 @@ import json
 import pytest
 
 from attendre_core.errors import ConfigError
-from attendre_core.evaluation.benchmarks import TriviaQA
-from attendre_core.evaluation.benchmarks.contexts import ContextRule, context_of
-from attendre_core.evaluation.benchmarks.examples import Example, Passage, as_written, split
-from attendre_core.evaluation.benchmarks.normalisation import (
+from attendre_core.evaluation.tasks import TriviaQA
+from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
+from attendre_core.evaluation.tasks.normalisation import (
     contains,
     exact_match,
     f1,
     normalised,
 )
-from attendre_core.evaluation.benchmarks.question import TEMPLATE, question_of
-from attendre_core.evaluation.benchmarks.triviaqa import read_triviaqa
+from attendre_core.evaluation.tasks.passages import Example, Passage, as_written, split
+from attendre_core.evaluation.tasks.question import TEMPLATE, question_of
+from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 
 # ---------------------------------------------------------------- comparing answers
 

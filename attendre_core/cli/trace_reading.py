@@ -1,0 +1,92 @@
+"""What ``attendre trace`` reads: a document for a tiny model, or a text for one of yours."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from attendre_core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from attendre_core.evaluation.tracing.words import Naming
+    from attendre_core.zoo.model import Model
+
+__all__ = ["TINY", "Reading", "own_reading", "tiny_reading"]
+
+#: The models that ship with the package.
+TINY = ("prefix-lm", "encoder-decoder")
+#: Chunks of a document of the tiny models.
+_CHUNKS = 16
+
+
+class Reading(NamedTuple):
+    """What is read: a model, tokens, how tokens are shown, a sentence, and what is right."""
+
+    model: Model
+    tokens: list[int]
+    naming: Naming | None
+    title: str
+    answer: str | None = None
+
+
+def tiny_reading(arguments: argparse.Namespace) -> Reading:
+    """Let a tiny model read a document of one of its tasks."""
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.tasks import SYNTHETIC, word
+    from attendre_core.evaluation.tasks.synthetic_words import KEYS, QUESTIONS
+
+    if arguments.text is not None or arguments.prompt is not None:
+        raise ConfigError(
+            f"trace: the tiny model {arguments.model} reads only documents of its own tasks "
+            "(--task, --seed). Name a model that reads text with --model."
+        )
+    for name in ("attention", "limit"):
+        if getattr(arguments, name) is not None:
+            raise ConfigError(f"trace: --{name} is for models that read a text of yours.")
+    (document,) = SYNTHETIC[arguments.task]().documents(
+        arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS)
+    )
+    title = (
+        f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
+        f"{word(QUESTIONS[document.question])} asks for the value of "
+        f"{word(KEYS[document.question])}, and {word(document.answer)} is right"
+    )
+    return Reading(
+        load_tiny(arguments.model, backend=arguments.backend),
+        document.tokens.tolist(),
+        lambda tokens: [f"{word(token)} " for token in tokens],
+        title,
+        word(document.answer),
+    )
+
+
+def own_reading(arguments: argparse.Namespace) -> Reading:
+    """Let a model of the user's read a text of the user's."""
+    from attendre_core.zoo import load
+
+    text = arguments.prompt if arguments.prompt is not None else _text(arguments.text)
+    model = load(
+        arguments.model, backend=arguments.backend, dtype=arguments.dtype,
+        attention=arguments.attention,
+    )  # fmt: skip
+    tokens = model.tokens(text)[: arguments.limit]
+    if not tokens:
+        raise ConfigError("trace: the text is empty, expected at least one token.")
+    source = "a prompt" if arguments.prompt is not None else Path(arguments.text).name
+    if arguments.text == "-":
+        source = "standard input"
+    title = f"{Path(arguments.model).name} reads {source}, {len(tokens)} tokens"
+    return Reading(model, tokens, None, title)
+
+
+def _text(file: str | None) -> str:
+    if file is None:
+        raise ConfigError("trace: there is nothing to read. Give --text FILE or --prompt TEXT.")
+    try:
+        if file == "-":
+            return sys.stdin.read()
+        return Path(file).read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise ConfigError(f"trace: {file} cannot be read ({error.strerror}).") from error

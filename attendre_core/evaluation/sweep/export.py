@@ -1,0 +1,76 @@
+"""Tables, pictures and Parquet, written beside a results file."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from attendre_core.errors import ConfigError, StateError
+from attendre_core.evaluation.sweep.charts import draw_all
+from attendre_core.evaluation.sweep.store import Measured, read_results
+from attendre_core.evaluation.sweep.summary import Summary, summarise, where_reading_helps
+from attendre_core.evaluation.sweep.table import cell_table
+from attendre_core.evaluation.tasks.task import Metric
+
+__all__ = ["Report", "report"]
+
+
+class Report(NamedTuple):
+    """A summary, and the files that were written."""
+
+    summary: Summary
+    files: list[Path]
+
+
+def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
+    """Write tables, pictures and, where pyarrow is installed, Parquet beside ``results.jsonl``."""
+    path = folder / "results.jsonl"
+    identity, measured = read_results(path)
+    if not measured:
+        raise StateError(f"results: {path} has no results yet.")
+    policies = {found.cell.policy for found in measured}
+    if baseline not in policies:
+        raise ConfigError(
+            f"results: the baseline {baseline!r} was not measured; there are "
+            f"{', '.join(sorted(policies))}. Choose one with --baseline."
+        )
+    summary = summarise(measured, metrics, baseline)
+    table = cell_table(summary)
+    texts = {"table.md": table.markdown(), "table.tex": table.latex()}
+    helped = where_reading_helps(measured, metrics[0])
+    if baseline in {found.cell.policy for found in helped}:
+        some = cell_table(summarise(helped, metrics, baseline))
+        texts["table_where_reading_helps.md"] = some.markdown()
+    files = [path]
+    try:
+        for name, text in texts.items():
+            (folder / name).write_text(text + "\n", encoding="utf-8")
+            files.append(folder / name)
+        title = f"{identity['task']}, {identity['model']}"
+        files += draw_all(folder, title, summary, measured)
+        if importlib.util.find_spec("pyarrow") is not None:
+            files.append(_parquet(folder / "results.parquet", measured))
+    except OSError as error:
+        raise StateError(
+            f"results: tables and pictures cannot be written to {folder} ({error}). All results "
+            f"are in {path}: once there is room, the same command writes the rest and measures "
+            "nothing again."
+        ) from error
+    return Report(summary, files)
+
+
+def _parquet(path: Path, measured: Sequence[Measured]) -> Path:
+    import pyarrow
+    import pyarrow.parquet
+
+    rows = [
+        {**found.cell._asdict(), "item": item, **score}
+        for found in measured
+        for item, score in found.scores.items()
+    ]
+    names = dict.fromkeys(name for row in rows for name in row)
+    table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})
+    pyarrow.parquet.write_table(table, path)
+    return path

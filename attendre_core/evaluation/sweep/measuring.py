@@ -1,0 +1,114 @@
+"""Measure cells, item by item, into a store from which an interrupted run continues."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from attendre_core.evaluation.controls import system
+from attendre_core.evaluation.sweep.cells import Cell
+from attendre_core.evaluation.sweep.store import Measured, ResultStore
+from attendre_core.evaluation.tasks.task import Item, Task
+from attendre_core.zoo.model import Model
+from attendre_core.zoo.saving import fingerprint
+
+__all__ = ["does_not_fit", "identity_of", "run_cells"]
+
+#: Called with the cell and the number of items that were just measured.
+OnItems = Callable[[Cell, int], None]
+
+
+def identity_of(
+    model: Model, name: str, task: Task, chunk: int, top_k: int | None
+) -> dict[str, Any]:
+    """Return what results depend on besides system, size and item.
+
+    The array library is no part of it: all of them keep the same entries.
+
+    Parameters
+    ----------
+    name
+        Of the model.
+    chunk, top_k
+        S and K.
+    """
+    part = model.reading_part
+    return {
+        "task": task.name,
+        "model": name,
+        "weights": fingerprint(model.params, model.backend.to_numpy),
+        "layers": part.layers,
+        "dtype": model.dtype,
+        "attention": model.attention,
+        "chunk": chunk,
+        "top_k": top_k,
+        "pinned": task.pinned,
+        **task.identity(),
+    }
+
+
+def does_not_fit(model: Model, task: Task, items: Sequence[Item]) -> bool:
+    """Whether the longest item is beyond what the model's full attention was trained for."""
+    context = model.reading_part.context
+    return not task.clamps and context is not None and task.longest(items) > context
+
+
+def run_cells(
+    model: Model,
+    task: Task,
+    items: Sequence[Item],
+    cells: Sequence[Cell],
+    store: ResultStore,
+    *,
+    chunk: int,
+    top_k: int | None,
+    batch: int = 32,
+    on_items: OnItems | None = None,
+) -> list[Measured]:
+    """Measure what is not in the store yet.
+
+    Parameters
+    ----------
+    items
+        Of the task.
+    chunk, top_k
+        S and K.
+    batch
+        Items side by side: changes the speed, not the results.
+    on_items
+        For a progress bar.
+
+    Returns
+    -------
+    list
+        The cells on these items, in the order of ``cells``; the store may hold more.
+
+    Examples
+    --------
+    >>> from attendre_core.evaluation import load_tiny
+    >>> from attendre_core.evaluation.sweep import cells_of
+    >>> from attendre_core.evaluation.tasks import LookAhead
+    >>> model, task = load_tiny("prefix-lm"), LookAhead(limit=2)
+    >>> with ResultStore(None, identity_of(model, "prefix-lm", task, 16, 16)) as store:
+    ...     cells = cells_of(["MT"], ["closed-book"], [(32, 0)])
+    ...     found = run_cells(model, task, task.items(model), cells, store, chunk=16, top_k=16)
+    >>> [(one.cell.policy, len(one.scores)) for one in found]
+    [('closed-book', 2), ('MT', 2)]
+    """
+    for cell in cells:
+        done = store.done(cell)
+        pending = [item for item in items if item.name not in done]
+        if not pending:
+            continue
+        made = system(
+            cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k, pinned=task.pinned
+        )
+        if task.whole:
+            pending = list(items)
+        for scores in task.measure(model, pending, made, batch):
+            store.append(cell, [score for score in scores if score[0] not in done])
+            if on_items is not None:
+                on_items(cell, len(scores))
+    names = [item.name for item in items]
+    known = {found.cell: found.scores for found in store.measured}
+    return [Measured(cell, {name: known[cell][name] for name in names}) for cell in cells]

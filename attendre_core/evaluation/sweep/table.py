@@ -1,0 +1,184 @@
+"""Tables for people: in a terminal, in Markdown and in LaTeX."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from attendre_core.evaluation.intervals import Interval
+from attendre_core.evaluation.sweep.cells import Cell
+from attendre_core.evaluation.sweep.summary import Row, Summary
+from attendre_core.evaluation.tasks.task import Metric
+
+__all__ = ["Table", "cell_table", "percent", "shares", "size_table", "sizeless_line"]
+
+_MINUS = "\N{MINUS SIGN}"
+
+
+class Table(NamedTuple):
+    """Texts in rows and columns.
+
+    Attributes
+    ----------
+    head
+        Of the columns. The first one holds names, the others figures.
+    rows
+        As many texts each.
+    strong
+        (row, column) of the texts that are emphasised.
+
+    Examples
+    --------
+    >>> print(Table(["policy", "right %"], [["MT", "5"], ["AS", "12"]]).plain())
+    policy  right %
+    MT            5
+    AS           12
+    """
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    strong: frozenset[tuple[int, int]] = frozenset()
+
+    def plain(self, emphasise: Callable[[str], str] = str) -> str:
+        """Return the table for a terminal; ``emphasise`` may colour a text."""
+        lines = [self.head, *self.rows]
+        widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
+        found = []
+        for number, line in enumerate(lines):
+            texts = []
+            for i, (text, width) in enumerate(zip(line, widths, strict=True)):
+                shown = emphasise(text) if (number - 1, i) in self.strong else text
+                padding = " " * (width - len(text))
+                texts.append(padding + shown if i else shown + padding)
+            found.append("  ".join(texts).rstrip())
+        return "\n".join(found)
+
+    def markdown(self, *, figures: bool = True) -> str:
+        """Return the table in Markdown; figures are aligned on the right."""
+        rule = ["---", *["---:" if figures else "---"] * (len(self.head) - 1)]
+        rows = [
+            [f"**{text}**" if (i, j) in self.strong else text for j, text in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
+        lines = [self.head, rule, *([text.replace("|", "\\|") for text in row] for row in rows)]
+        return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+    def latex(self) -> str:
+        """Return the table in LaTeX; it needs the package booktabs."""
+        rows = [
+            [
+                f"\\textbf{{{_tex(text)}}}" if (i, j) in self.strong else _tex(text)
+                for j, text in enumerate(row)
+            ]
+            for i, row in enumerate(self.rows)
+        ]
+        head, *lines = (
+            " & ".join(line) + " \\\\" for line in [[_tex(text) for text in self.head], *rows]
+        )
+        begin = f"\\begin{{tabular}}{{l{'r' * (len(self.head) - 1)}}}"
+        return "\n".join(
+            [begin, "\\toprule", head, "\\midrule", *lines, "\\bottomrule", "\\end{tabular}"]
+        )
+
+
+def cell_table(summary: Summary) -> Table:
+    """Return a row per cell with everything measured; sure differences are emphasised."""
+    first, *more = summary.metrics
+    gap = "loss" if first.exponential else first.label
+    head = [
+        "policy", "M", "N", "n", _head(first), f"{gap} {_MINUS} {summary.baseline}",
+        *(_head(metric) for metric in more), "admitted", "own chunk there", "MiB",
+    ]  # fmt: skip
+    rows = []
+    for row in summary.rows:
+        size = [str(row.cell.kv), str(row.cell.q)] if row.cell.kv else ["", ""]
+        rows.append([
+            row.cell.policy, *size, str(row.items), _value(first, row.values[first.name]),
+            "" if row.gap is None else _gap(first, row.gap),
+            *(_value(metric, row.values[metric.name]) for metric in more),
+            _plain(row.admitted), _plain(row.present), f"{row.nbytes / 2**20:.2f}",
+        ])  # fmt: skip
+    sure = {(i, 5) for i, row in enumerate(summary.rows) if row.gap and row.gap.excludes_zero}
+    return Table(head, rows, frozenset(sure))
+
+
+def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
+    """Return a row per system and a column per size M/N; the best of a column is emphasised.
+
+    Controls without a size are left out.
+
+    Parameters
+    ----------
+    write
+        What a cell shows, such as `percent` or `shares`.
+    """
+    sized = {row.cell: row for row in summary.rows if row.cell.kv}
+    systems = list(dict.fromkeys(cell.policy for cell in sized))
+    # Without waiting queries first, as in the paper.
+    sizes = sorted({(cell.kv, cell.q) for cell in sized}, key=lambda size: (size[1] > 0, size))
+    metric = summary.metrics[0]
+    value = {
+        c: (1 if metric.higher else -1) * r.values[metric.name].value for c, r in sized.items()
+    }
+    rows, strong = [], set()
+    for i, name in enumerate(systems):
+        texts = [name]
+        for j, (kv, q) in enumerate(sizes, 1):
+            cell = Cell(name, kv, q)
+            texts.append(write(sized[cell]) if cell in sized else "")
+            if value.get(cell) == max(value[c] for c in sized if (c.kv, c.q) == (kv, q)):
+                strong.add((i, j))
+        rows.append(texts)
+    return Table(["M/N", *(f"{m}/{n}" for m, n in sizes)], rows, frozenset(strong))
+
+
+def sizeless_line(summary: Summary, write: Callable[[Row], str]) -> str:
+    """Return the controls without a size in one line; empty if there are none."""
+    rows = [row for row in summary.rows if not row.cell.kv]
+    return ", ".join(f"{row.cell.policy} {write(row)}" for row in rows)
+
+
+def percent(row: Row) -> str:
+    """Return the first metric, a share, in percent with its interval."""
+    value, low, high = (round(100 * x) for x in next(iter(row.values.values())))
+    return f"{value} ({low}-{high})"
+
+
+def shares(row: Row) -> str:
+    """Return the share of new entries let in, and that of a chunk's own entries still there."""
+    return f"{row.admitted:.2f} {row.present:.2f}"
+
+
+def _head(metric: Metric) -> str:
+    return f"{metric.label} %" if metric.share else metric.label
+
+
+def _value(metric: Metric, interval: Interval) -> str:
+    if metric.exponential:
+        interval = Interval(*(math.exp(x) for x in interval))
+    digits, scale = (0, 100) if metric.share else (metric.digits, 1)
+    value, low, high = (f"{scale * x:.{digits}f}".replace("-", _MINUS) for x in interval)
+    return f"{value} ({low} to {high})"
+
+
+def _gap(metric: Metric, interval: Interval) -> str:
+    digits, scale = (0, 100) if metric.share else (metric.digits, 1)
+    value, low, high = (_signed(scale * x, digits) for x in interval)
+    return f"{value} ({low} to {high})"
+
+
+def _signed(x: float, digits: int) -> str:
+    text = f"{x:+.{digits}f}".replace("-", _MINUS)
+    return text if any(c in "123456789" for c in text) else text[1:]
+
+
+def _plain(x: float) -> str:
+    return "" if math.isnan(x) else f"{x:.2f}"
+
+
+def _tex(text: str) -> str:
+    """Write a text so that LaTeX shows it as it is."""
+    for sign in ("&", "%", "_", "#"):
+        text = text.replace(sign, "\\" + sign)
+    return text.replace(_MINUS, "$-$")

@@ -1,0 +1,53 @@
+"""A synthetic document: a question, a long context of records, and one token as the answer.
+
+::
+
+    begin noise* QUESTION noise* context: record record record ... noise* answer:  ->  value
+
+The question comes first and only once, as in the paper's template, so that a reader in chunks
+must carry it along. Each record binds a value to a key.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Document", "Tokens"]
+
+Tokens = NDArray[np.int32]
+
+
+class Document(NamedTuple):
+    """One example.
+
+    Attributes
+    ----------
+    tokens
+        int32, (length,): the whole input.
+    answer
+        The token that is right.
+    question
+        Number of the key that is asked for.
+    context
+        Place of the token ``context:``; records start after it.
+    values, owners
+        int32, (records,): places of the values, and the number of the key of each.
+    name
+        Unique among the documents of a task.
+    """
+
+    tokens: Tokens
+    answer: int
+    question: int
+    context: int
+    values: Tokens
+    owners: Tokens
+    name: str = ""
+
+    @property
+    def closed_book(self) -> Tokens:
+        """The question without the context."""
+        return np.append(self.tokens[: self.context + 1], self.tokens[-1])

@@ -1,0 +1,143 @@
+"""Read TriviaQA: the official files with their evidence folders, or simple JSON lines."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from attendre_core.errors import ConfigError
+from attendre_core.evaluation.tasks.normalisation import contains
+from attendre_core.evaluation.tasks.passages import Example, Passage
+
+__all__ = ["read_triviaqa"]
+
+_WHERE = "triviaqa"
+#: Where the official lists of documents are: field of an entry, folder of the evidence.
+_SOURCES = (("EntityPages", "wikipedia"), ("SearchResults", "web"))
+
+
+def read_triviaqa(
+    path: str | Path, evidence: str | Path | None = None, limit: int | None = None
+) -> list[Example]:
+    """Read questions with their answers and evidence.
+
+    Parameters
+    ----------
+    path
+        An official file such as ``qa/wikipedia-dev.json`` or
+        ``triviaqa-unfiltered/unfiltered-web-dev.json``; or JSON lines of
+        ``{"id", "question", "answers": [...], "docs": [{"title", "text", "has_answer"}]}``, where
+        ``has_answer`` may be left out.
+    evidence
+        The folder that holds ``wikipedia/`` and ``web/``. By default it is looked for beside the
+        official file and beside its folder. Documents that are not there are left out, and a
+        question of whose documents none is there is an error. Questions that name no document
+        (some of the unfiltered ones) are left out.
+    limit
+        Questions at most; the evidence of the others, gigabytes of it, is not read.
+
+    Returns
+    -------
+    list
+        In the order of the file; a name that occurs again gets a number.
+    """
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
+    every = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
+    found = list(islice(every, limit))
+    if not found:
+        raise ConfigError(f"{_WHERE}: {file} has no questions, expected at least one.")
+    seen: Counter[str] = Counter()
+    named = []
+    for example in found:
+        seen[example.name] += 1
+        again = seen[example.name]
+        named.append(example if again == 1 else example._replace(name=f"{example.name}#{again}"))
+    return named
+
+
+def _from_lines(file: Path) -> Iterator[Example]:
+    for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            answers = tuple(str(answer) for answer in entry["answers"])
+            passages = tuple(_passage(doc, answers) for doc in entry["docs"])
+            name, question = str(entry.get("id", number)), str(entry["question"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"{_WHERE}: line {number} of {file} cannot be read ({error!r}). Expected an object "
+                "with question, answers and docs, each document with title and text."
+            ) from error
+        yield Example(name, question, answers, passages)
+
+
+def _passage(doc: dict[str, Any], answers: tuple[str, ...]) -> Passage:
+    text = str(doc["text"])
+    known = doc.get("has_answer")
+    return Passage(
+        str(doc.get("title", "")), text, contains(text, answers) if known is None else bool(known)
+    )
+
+
+def _official(file: Path, evidence: str | Path | None) -> Iterator[Example]:
+    try:
+        entries = json.loads(file.read_text(encoding="utf-8"))["Data"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{_WHERE}: {file} is no file of TriviaQA ({error!r}). Expected JSON with a list named "
+            "Data, or a file of JSON lines whose name ends in .jsonl."
+        ) from error
+    folder = _evidence_folder(file, evidence)
+    for entry in entries:
+        try:
+            answer = entry["Answer"]
+            # The official evaluation takes answers that people gave, too.
+            more = answer.get("HumanAnswers", [])
+            answers = tuple(dict.fromkeys([answer["Value"], *answer["Aliases"], *more]))
+            name, question = entry["QuestionId"], entry["Question"]
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"{_WHERE}: an entry of {file} has no {error}. Files without answers (the test "
+                "set) cannot be evaluated here."
+            ) from error
+        if not any(entry.get(field) for field, _ in _SOURCES):
+            continue
+        passages = tuple(_documents(entry, folder, answers))
+        if not passages:
+            raise ConfigError(
+                f"{_WHERE}: none of the documents of question {name} is in {folder}. Give the "
+                "folder that holds wikipedia/ and web/ with --evidence."
+            )
+        yield Example(name, question, answers, passages)
+
+
+def _evidence_folder(file: Path, evidence: str | Path | None) -> Path:
+    if evidence is not None:
+        folder = Path(evidence).expanduser()
+        if not folder.is_dir():
+            raise ConfigError(f"{_WHERE}: there is no evidence folder {folder}.")
+        return folder
+    for folder in (file.parent / "evidence", file.parent.parent / "evidence"):
+        if folder.is_dir():
+            return folder
+    raise ConfigError(
+        f"{_WHERE}: no evidence folder beside {file} or its folder. Give it with --evidence."
+    )
+
+
+def _documents(entry: dict[str, Any], folder: Path, answers: tuple[str, ...]) -> Iterator[Passage]:
+    root = folder.resolve()
+    for field, source in _SOURCES:
+        for listed in entry.get(field, []):
+            file = (root / source / str(listed.get("Filename", ""))).resolve()
+            # A name like ../../x must not lead out of the folder.
+            if file.is_file() and file.is_relative_to(root):
+                text = file.read_text(encoding="utf-8", errors="replace")
+                yield Passage(str(listed.get("Title", "")), text, contains(text, answers))

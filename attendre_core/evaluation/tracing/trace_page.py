@@ -1,0 +1,127 @@
+"""A trace as one HTML file to explore: it works from disk and loads nothing from anywhere.
+
+The traced text may be anything, so it is never markup: it is embedded as JSON without any character
+that has a meaning in HTML, and becomes text nodes. Only the script and the style of this package
+run, identified by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendre_core.evaluation.tracing.record import STATES, LayerTrace, PolicyTrace, TextTrace
+from attendre_core.layer.trace import REASONS
+
+__all__ = ["page_data", "page_of"]
+
+_PARTS = Path(__file__).parent / "page"
+_SCRIPTS = ("decode.js", "drawing.js", "words.js", "page.js")
+#: Weights are stored as multiples of 1 / 65535.
+_ONE = 65535
+
+
+def page_of(trace: TextTrace) -> str:
+    """Return the page.
+
+    Examples
+    --------
+    >>> page = page_of(TextTrace("Nothing read", (), ()))
+    >>> page.startswith("<!doctype html>") and "Nothing read" in page
+    True
+    """
+    style = _part("page.css")
+    # One scope for all parts, so that none of their names becomes global.
+    body = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
+    script = f'"use strict";\n{{\n{body}}}\n'
+    security = (
+        f"default-src 'none'; style-src '{_hash(style)}'; "
+        f"script-src '{_hash(script)}'; img-src data:; base-uri 'none'; form-action 'none'"
+    )
+    filled = {
+        "title": html.escape(trace.title or "attendre trace"),
+        "security": html.escape(security),
+        "style": style,
+        "script": script,
+        "data": _as_script_data(page_data(trace)),
+    }
+    # In one pass: what is filled in is not searched again.
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _part("page.html"))
+
+
+def page_data(trace: TextTrace) -> dict[str, Any]:
+    """Return what the page shows: when each token arrived and left, packed, equal arrays once."""
+    packed: dict[tuple[int, str], int] = {}
+    policies = [_policy_data(policy, packed) for policy in trace.policies]
+    return {
+        "title": trace.title,
+        "states": STATES,
+        "reasons": REASONS,
+        "words": trace.words,
+        "policies": policies,
+        "packed": list(packed),
+    }
+
+
+def _policy_data(policy: PolicyTrace, packed: dict[tuple[int, str], int]) -> dict[str, Any]:
+    memory = policy.memory
+    return {
+        "name": policy.name,
+        "chunk": memory.chunk,
+        "steps": policy.steps,
+        "next": policy.next_words,
+        "layers": [_layer_data(layer, packed) for layer in policy.layers],
+    }
+
+
+def _layer_data(layer: LayerTrace, packed: dict[tuple[int, str], int]) -> dict[str, Any]:
+    data: dict[str, Any] = {
+        "layer": layer.layer,
+        "size": layer.size,
+        "born": _packed(np.minimum(layer.born, layer.steps), packed),
+        "gone": _packed(layer.gone + 1, packed),
+        "reason": _packed(layer.reason, packed),
+        "attention": None,
+    }
+    found = layer.attended
+    if found is not None:
+        data["attention"] = {
+            "step": found.step,
+            "heads": len(found.weight),
+            "position": _packed(found.position, packed),
+            "weight": _packed(np.rint(found.weight * _ONE).astype(np.int32), packed, wide=True),
+        }
+    return data
+
+
+def _packed(array: NDArray[Any], packed: dict[tuple[int, str], int], wide: bool = False) -> int:
+    """Put an array of whole numbers in as few bytes as they need; return its number."""
+    most = _ONE if wide else int(array.max(initial=0))
+    width = 1 if most < 2**8 else 2 if most < 2**16 else 4
+    text = base64.b64encode(array.astype(f"<u{width}").tobytes()).decode("ascii")
+    return packed.setdefault((width, text), len(packed))
+
+
+def _as_script_data(data: dict[str, Any]) -> str:
+    """Write JSON that cannot end the element it is in, whatever the text says."""
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
+    for letter in "<>&":
+        text = text.replace(letter, f"\\u{ord(letter):04x}")
+    return text
+
+
+def _part(name: str) -> str:
+    return (_PARTS / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    digest = hashlib.sha256(text.encode("utf-8")).digest()
+    return f"sha256-{base64.b64encode(digest).decode('ascii')}"

@@ -1,0 +1,101 @@
+"""One transformer layer around its memory: project, attend, finish.
+
+::
+
+    x ─► block.project ─► q, k, v ─► layer.step over its memories ─► block.finish ─► x
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, Protocol
+
+from attendre_core.backend import Array
+from attendre_core.layer.attendre import AttendreLayer
+from attendre_core.layer.records import Chunk, LayerOutput, LayerState
+from attendre_core.layer.trace import StepTrace
+
+__all__ = ["Block", "Flow", "Observer", "empty_block", "step_block"]
+
+
+class Block(Protocol):
+    """One transformer layer around its attention: any object with these two methods.
+
+    A block that has an attribute ``encoding_params`` passes it to the position scheme.
+    """
+
+    def project(self, x: Array, position: Array) -> tuple[Array, Array, Array]:
+        """Return query, key and value, (batch, seq, heads, dim), of the input (batch, seq, C)."""
+
+    def finish(self, attended: Array, carry: Array) -> Array:
+        """Return the output, (batch, seq, C), of what was attended and the input it belongs to."""
+
+
+class Flow(NamedTuple):
+    """What travels from layer to layer.
+
+    ``x`` is (batch, seq, C), the others belong to the same positions; only the valid ones are
+    real. Fields as in `Chunk`.
+    """
+
+    x: Array
+    position: Array
+    valid: Array
+    document: Array | None
+    metadata: Any
+
+
+class Observer(Protocol):
+    """Who is told what the layers of a stack do; it changes nothing.
+
+    Attributes
+    ----------
+    traces
+        Whether the layers shall record who enters and who goes, for `attended`.
+    """
+
+    traces: bool
+
+    def reads(self, number: int, layer: AttendreLayer, block: Block, flow: Flow) -> None:
+        """Layer ``number`` is about to read a chunk."""
+
+    def attended(
+        self,
+        number: int,
+        layer: AttendreLayer,
+        block: Block,
+        state: LayerState,
+        flow: Flow,
+        trace: StepTrace | None,
+    ) -> None:
+        """Layer ``number`` has let queries attend.
+
+        ``flow`` is what came out, ``state`` holds the entries that the queries met. ``trace``
+        says who entered and who went before; None at the end of the input, when nothing enters.
+        """
+
+
+def step_block(
+    layer: AttendreLayer, block: Block, state: LayerState, flow: Flow, *, donate: bool = False
+) -> tuple[LayerState, Flow, StepTrace | None]:
+    """Send a chunk through one layer: project, attend over the memory, finish."""
+    query, key, value = block.project(flow.x, flow.position)
+    chunk = Chunk(
+        query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata
+    )
+    params = getattr(block, "encoding_params", None)
+    state, out = layer.step(state, chunk, encoding_params=params, donate=donate)
+    return state, _finished(block, out), out.trace
+
+
+def empty_block(
+    layer: AttendreLayer, block: Block, state: LayerState, *, length: int
+) -> tuple[LayerState, list[Flow]]:
+    """Let the waiting queries of one layer attend, ``length`` at a time, and finish them."""
+    params = getattr(block, "encoding_params", None)
+    state, outputs = layer.empty_queue(state, length, params)
+    return state, [_finished(block, out) for out in outputs]
+
+
+def _finished(block: Block, out: LayerOutput) -> Flow:
+    x = block.finish(out.value, out.carry)
+    return Flow(x, out.position, out.valid, out.document, out.metadata)

@@ -1,0 +1,255 @@
+"""Systems by name: from a name to a `MemoryConfig` and back."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from attendre_core.errors import ConfigError
+from attendre_core.policies import (
+    FIFO,
+    H2O,
+    LFA,
+    LFU,
+    LRA,
+    LRU,
+    TOVA,
+    AttentionSink,
+    InitialScore,
+    Policy,
+    Random,
+)
+from attendre_core.presets.config import MemoryConfig
+from attendre_core.presets.grammar import ParsedName, split_name
+from attendre_core.presets.options import option_of
+
+__all__ = [
+    "CONTROL_PRESETS",
+    "NAMES",
+    "OTHER_PRESETS",
+    "OWN_PRESETS",
+    "PAPER_PRESETS",
+    "PRESETS",
+    "build",
+    "parse",
+    "preset",
+    "settings_of",
+]
+
+#: The paper's systems by the paper's names.
+PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
+#: Systems that others proposed, as far as memories of fixed size can express them.
+OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: What this project recommends: for models that look both ways, and for causal ones.
+OWN_PRESETS = ("attendre", "attendre-causal")
+#: Names that `preset` knows; any LFA-<decay> is understood too.
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
+#: Memories that a policy has to beat: the first M entries, and a random sample of all.
+CONTROL_PRESETS = ("first-M", "random")
+#: Everything that a name can begin with, besides LFA-<decay> and module:Class.
+NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
+#: Sinks of LM-Infinite in its authors' runs, where the window has 2,048 or 4,096 places.
+_GLOBAL = 100
+
+
+def parse(text: str, others: Sequence[str] = ()) -> ParsedName:
+    """Take a memory name apart, and spell it as tables do.
+
+    Parameters
+    ----------
+    text
+        ``NAME[+option...][:size]``.
+    others
+        More names to accept, which the caller resolves.
+
+    Examples
+    --------
+    >>> str(parse("lfa-0.001+WAIT=8:64"))
+    'LFA-1e-3+wait=8:64'
+    """
+    return split_name(text, (*NAMES, *others))
+
+
+def preset(
+    name: str,
+    kv_size: int | None = None,
+    q_size: int | None = None,
+    chunk: int = 128,
+    top_k: int | None = None,
+    *,
+    sigmas: float | None = None,
+) -> MemoryConfig:
+    """Make the memories of a system by its name, ``NAME[+option...][:size]``.
+
+    Parameters
+    ----------
+    name
+        Of the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
+        ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
+        ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. Of others: ``"Transformer-XL"``,
+        ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``. What we recommend:
+        ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for causal ones.
+        Controls: ``"first-M"``, ``"random"``. A policy of yours: ``"my_module:MyPolicy"``, which
+        is imported and made without arguments. Capitals do not matter otherwise. Options such
+        as ``+softmax``, ``+c=0``, ``+visible`` change a system; `OPTIONS` lists them.
+    kv_size, q_size, chunk, top_k
+        M, N, S and K: the same as ``:M``, ``+wait=N``, ``+chunk=S`` and ``+k=K`` in the name.
+        Without N there is no Q memory, except that ``"attendre"`` waits for half of M.
+    sigmas
+        c of the initial score mu - c sigma: the same as ``+c=``.
+
+    Examples
+    --------
+    >>> preset("AS", kv_size=256).policy
+    AttentionSink(sinks=4)
+    >>> preset("attendre:256").q_size
+    128
+    >>> preset("lra-sum+softmax+c=0+visible:512").name
+    'attendre-causal:512'
+    """
+    parsed = parse(name)
+    if isinstance(parsed.size, str):
+        raise ConfigError(
+            f"memory name {name!r}: how many entries {parsed.size} hold depends on the model. Use "
+            f"at.load(path, memory={str(parsed)!r}), or give entries, as in "
+            f"{str(parsed._replace(size=1024))!r}."
+        )
+    size = kv_size if parsed.size is None else parsed.size
+    if kv_size is not None and kv_size != size:
+        raise _disagreement(name, f":{size}", f"kv_size={kv_size}")
+    if size is None:
+        raise ConfigError(
+            f"memory name {name!r}: the size is missing, expected {str(parsed) + ':1024'!r} or "
+            "kv_size=1024 (entries per layer)."
+        )
+    return build(parsed, size, q_size, chunk, top_k, sigmas)
+
+
+def build(
+    parsed: ParsedName,
+    size: int,
+    q_size: int | None = None,
+    chunk: int = 128,
+    top_k: int | None = None,
+    sigmas: float | None = None,
+) -> MemoryConfig:
+    """Make the memories of a parsed name, with ``size`` entries per layer."""
+    text = str(parsed)
+    given: dict[str, Any] = {}
+    words: dict[str, str] = {}
+    for word in parsed.options:
+        option, value = option_of(word)
+        if option.field == "pin":
+            value = (*given.get("pin", ()), value)
+        given[option.field] = size // 2 if value == "half" else value
+        words[option.field] = f"+{word}"
+    arguments: dict[str, tuple[str, Any]] = {
+        "q_size": (f"q_size={q_size}", q_size),
+        "chunk": (f"chunk={chunk}", None if chunk == 128 else chunk),
+        "top_k": (f"top_k={top_k}", top_k),
+        "policy.initial": (f"sigmas={sigmas}", None if sigmas is None else InitialScore(sigmas)),
+    }
+    for field, (argument, value) in arguments.items():
+        if value is not None:
+            if given.setdefault(field, value) != value:
+                raise _disagreement(text, words[field], argument)
+            words.setdefault(field, argument)
+    settings = settings_of(parsed.name, size, given.get("chunk", chunk), given.pop("top_k", None))
+    policy = settings.pop("policy")
+    names = _fields(policy)
+    if "sinks" in given and "sinks" in names:
+        given["policy.sinks"] = given.pop("sinks")
+    changes = {}
+    for field in [field for field in given if field.startswith("policy.")]:
+        attribute = field.removeprefix("policy.")
+        if attribute not in names:
+            some = [p.__name__ for p in (LRA, LFA, LRU, LFU, Random) if attribute in _fields(p)]
+            raise ConfigError(
+                f"memory name {text!r}: {words[field]} means nothing to {type(policy).__name__}, "
+                f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
+            )
+        changes[attribute] = given.pop(field)
+    return MemoryConfig(replace(policy, **changes), size, **{**settings, **given})
+
+
+def _fields(policy: Policy | type[Policy]) -> set[str]:
+    return {field.name for field in fields(policy)}
+
+
+def _disagreement(text: str, said: str, argument: str) -> ConfigError:
+    return ConfigError(
+        f"memory name {text!r}: the name says {said}, but {argument} is given, too. Keep one of "
+        "them."
+    )
+
+
+def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str, Any]:
+    """Return in what a system differs from `MemoryConfig`'s defaults, ``policy`` included."""
+    plain: dict[str, Any] = {"top_k": top_k}
+    some: dict[str, dict[str, Any]] = {
+        "MT": {"policy": FIFO()},
+        "AS": {"policy": AttentionSink(sinks=4)},
+        "LRU": {"policy": LRU()},
+        "LFU": {"policy": LFU()},
+        "Transformer-XL": {"policy": FIFO(), "present": "visible"},
+        # K is that of the attention from decoder to encoder.
+        "Unlimiformer": {"policy": FIFO(), "top_k": None, "cross_top_k": top_k or chunk},
+        "LM-Infinite": {
+            "policy": AttentionSink(sinks=min(_GLOBAL, size // 4)), "present": "visible",
+        },
+        "H2O": {
+            "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
+        },
+        "TOVA": {"policy": TOVA(), "present": "visible"},
+        "attendre": {
+            "policy": LFA(decay=0.0, initial=InitialScore(-1.0), score="softmax"),
+            "present": "visible", "q_size": size // 2,
+        },
+        "attendre-causal": {
+            "policy": LRA("sum", initial=InitialScore(0.0), score="softmax"),
+            "present": "visible",
+        },
+        "first-M": {"policy": FIFO(), "sinks": size},
+        "random": {"policy": Random()},
+    }  # fmt: skip
+    if name in some:
+        return {**plain, **some[name]}
+    if name.startswith("LRA-"):
+        return {**plain, "policy": LRA(pool=name.removeprefix("LRA-"))}  # type: ignore[arg-type]
+    if name.startswith("LFA-"):
+        return {**plain, "policy": LFA(decay=float(name.removeprefix("LFA-")))}
+    return {**plain, "policy": _imported(name)}
+
+
+def _imported(path: str) -> Policy:
+    """Import and make a policy from ``module:Class``."""
+    module, _, name = path.partition(":")
+    where = f"policy {path!r}"
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and (error.name or "") in module
+        raise ConfigError(
+            f"{where}: there is no module {module}. It has to be importable: installed, on "
+            "PYTHONPATH, or, for commands, in the current folder."
+            if missing
+            else f"{where}: importing {module} failed with {type(error).__name__}: {error}"
+        ) from error
+    try:
+        for part in name.split("."):
+            found = getattr(found, part)
+    except AttributeError as error:
+        raise ConfigError(
+            f"{where}: the module {module} has no {name}. Check the spelling; capitals matter here."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(f"{where}: {name} is {found!r}, expected a subclass of at.Policy.")
+    try:
+        return found()
+    except Exception as error:
+        raise ConfigError(
+            f"{where}: {name}() failed with {type(error).__name__}: {error}. Every parameter needs "
+            "a default; in Python, at.MemoryConfig(policy, kv_size) takes any instance."
+        ) from error

@@ -1,0 +1,103 @@
+"""The page of the documentation about speed, made from a file of results."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from attendre_core.speed.figures import markdown
+from attendre_core.speed.results import Results
+
+__all__ = ["page"]
+
+_HEAD = """\
+# Benchmarks
+
+What memories cost, measured by `attendre bench`. This page is made from
+`docs/benchmarks.json` by `attendre bench --page docs/benchmarks.md --from docs/benchmarks.json`;
+a test checks that they match.
+
+```console
+attendre bench --quick          # all rows, in three minutes on an idle machine
+attendre bench --row 1 4        # single rows
+nox -s bench                    # all rows, and position schemes against each other
+```
+
+Every figure is a ratio to a reference measured alternately with it in the same process: a short
+block of one, then of the other, in changing order. Shown are the median of the ratios of
+neighbouring blocks and, in parentheses, the quartiles, which show how noisy the machine was.
+{clock}
+
+Unless said otherwise: one row, 8 heads of width 64, chunks of 128, float32, the policy LRA-sum
+(insert, evict, attend, score). The references are written directly in the library, in
+`attendre_core/speed/torch_references.py` and `attendre_core/speed/jax_references.py`; tests show
+that those written by hand compute the same.
+"""
+_ONE_THREAD = (
+    "Libraries have one thread, and the clock is the processor time of the process: time that\n"
+    "other processes take does not count, but what they evict from the caches does."
+)
+_MORE_THREADS = "Libraries have {threads} threads, and the clock is wall time."
+
+
+def page(results: Results, picture: str = "benchmarks.svg") -> str:
+    """Return the page in Markdown; ``picture`` is the file that `chart` goes to."""
+    count = int(results.environment.get("threads", 1))
+    clock = _ONE_THREAD if count == 1 else _MORE_THREADS.format(threads=count)
+    met = sum(f.verdict == "pass" for f in results.figures)
+    short = sum(f.verdict == "short" for f in results.figures)
+    left = len(results.figures) - met - short
+    parts = [
+        _HEAD.format(clock=clock),
+        "## All rows\n",
+        f"{met} pass, {short} fall short, {left} skipped.\n",
+        markdown(results.figures),
+        f"![Figures against their targets]({picture})\n",
+        _remarks(results),
+        _counts(results.counts),
+        _environment(results.environment),
+    ]
+    return "\n".join(part for part in parts if part)
+
+
+def _remarks(results: Results) -> str:
+    rows = sorted({f.row for f in results.figures if f.verdict == "short"})
+    told = [
+        f"### Row {row}\n\n{results.remarks[str(row)]}\n"
+        for row in rows
+        if str(row) in results.remarks
+    ]
+    if not told:
+        return ""
+    head = "## Where it falls short\n\nThe profile, the limit, and what was tried.\n"
+    return "\n".join([head, *told])
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    if not counts:
+        return ""
+    lines = [
+        "## Instructions of a small step",
+        "",
+        "What a step costs besides its arithmetic, on a memory of 16 entries, as counts: they are",
+        "the same in every run, so a test can check them. `calls` are calls of Python and library",
+        "functions (`sys.setprofile`), `instructions` those of the processor (callgrind), counted",
+        "without machine code.",
+        "",
+        "| step | count |",
+        "|---|---|",
+        *(f"| {name} | {count:,} |" for name, count in counts.items()),
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _environment(facts: Mapping[str, Any]) -> str:
+    if not facts:
+        return ""
+    versions = ", ".join(f"{name} {text}" for name, text in facts.get("versions", {}).items())
+    return (
+        "## Measured with\n\n"
+        f"{facts.get('processor')}, {facts.get('cores')} cores, {facts.get('system')}, Python "
+        f"{facts.get('python')}; {versions}.\n"
+    )

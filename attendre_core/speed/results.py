@@ -1,0 +1,101 @@
+"""Results as a file: the figures, and where and with what they were measured."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from attendre_core.errors import ConfigError
+from attendre_core.speed.figures import Figure, figure_of
+
+__all__ = ["Results", "environment"]
+
+_PACKAGES = (
+    "attendre-core", "numpy", "torch", "jax", "transformers", "kvpress",
+    "memorizing-transformers-pytorch", "faiss-cpu", "numba",
+)  # fmt: skip
+
+
+def environment(threads: int, quick: bool) -> dict[str, Any]:
+    """Describe machine and versions, so that figures can be compared with others."""
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "system": platform.system(),
+        "python": platform.python_version(),
+        "threads": threads,
+        "quick": quick,
+        "versions": versions,
+    }
+
+
+@dataclass(frozen=True)
+class Results:
+    """What was measured.
+
+    Attributes
+    ----------
+    figures
+        In the order of the table.
+    environment
+        From `environment`.
+    remarks
+        For rows that fell short, by number: the profile, the limit, what was tried.
+    counts
+        Instructions of a small eager step, by what was counted (`attendre_core.speed.counts`).
+    """
+
+    figures: Sequence[Figure]
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values, for JSON."""
+        return {
+            "environment": dict(self.environment),
+            "figures": [figure.as_dict() for figure in self.figures],
+            "remarks": dict(self.remarks),
+            "counts": dict(self.counts),
+        }
+
+    def save(self, path: str | Path) -> None:
+        """Write a JSON file."""
+        text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
+        Path(path).write_text(text, encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Results:
+        """Read what `save` wrote."""
+        try:
+            found = json.loads(Path(path).read_text(encoding="utf-8"))
+            records = found["figures"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(
+                f"bench: {path} holds no results ({error}). Make it with attendre bench --save."
+            ) from error
+        return cls(
+            tuple(figure_of(record) for record in records),
+            found.get("environment", {}), found.get("remarks", {}), found.get("counts", {}),
+        )  # fmt: skip
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

@@ -1,0 +1,99 @@
+"""Read tokens through a part of a model, chunk by chunk, over memories of fixed size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from attendre_core.backend import Array, Backend, backend
+from attendre_core.layer.block import Observer
+from attendre_core.layer.records import LayerState
+from attendre_core.layer.stack import Stack, StackOutput
+from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.architectures.base import Params, Part
+from attendre_core.zoo.blocks import blocks_of
+from attendre_core.zoo.memories import is_far, memory_stack
+
+__all__ = ["Hidden", "Reader", "States"]
+
+States = tuple[LayerState, ...]
+
+
+class Hidden(NamedTuple):
+    """Hidden states that came out: (batch, n, dim), int32 and boolean (batch, n)."""
+
+    x: Array
+    position: Array
+    valid: Array
+
+
+class Reader:
+    """A part of a model over memories; holds no state.
+
+    Parameters
+    ----------
+    part, params
+        The part and its parameters.
+    memory
+        Sizes and policy.
+    causal
+        Whether positions attend only backwards.
+    observer
+        Who is told what the layers do; None is nobody.
+    """
+
+    def __init__(
+        self,
+        part: Part,
+        params: Params,
+        memory: MemoryConfig,
+        library: str,
+        dtype: str,
+        *,
+        causal: bool,
+        observer: Observer | None = None,
+    ) -> None:
+        self.part, self.params, self.memory = part, params, memory
+        self.library, self.dtype, self.causal = library, dtype, causal
+        self.backend: Backend = backend(library)
+        self.blocks = blocks_of(part, params)
+        self.observer = observer
+
+    def stack(self, length: int) -> Stack:
+        """Return the layers for inputs of up to ``length`` positions so far."""
+        far = is_far(self.part, length)
+        return memory_stack(self.part, self.memory, self.library, causal=self.causal, far=far)
+
+    def start(self, batch: int) -> States:
+        """Make empty states."""
+        part = self.part
+        return self.stack(0).init(
+            batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
+            carry_dim=part.dim, xp=self.library, dtype=self.dtype, chunk=self.memory.chunk,
+        )  # fmt: skip
+
+    def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
+        """Read one chunk of token ids, (batch, seq) in NumPy; the states are used up."""
+        array = self.backend.from_numpy
+        ids, at, real = (array(np.asarray(a)) for a in (tokens, position, valid))
+        x = self.part.embed(self.params, ids, at)
+        length = int(np.max(np.where(valid, position, -1))) + 1
+        stack = self._observed(self.stack(length))
+        state, out = stack.step(state, self.blocks, x, at, real, donate=True)
+        return state, self._hidden(out)
+
+    def finish(self, state: States, length: int) -> tuple[States, list[Hidden]]:
+        """Let everything that waits come out, in order."""
+        stack = self._observed(self.stack(length))
+        if stack.delay == 0:
+            return state, []
+        state, outs = stack.finish(state, self.blocks, self.memory.chunk, self.memory.finish)
+        return state, [self._hidden(out) for out in outs]
+
+    def _observed(self, stack: Stack) -> Stack:
+        return stack if self.observer is None else replace(stack, observer=self.observer)
+
+    def _hidden(self, out: StackOutput) -> Hidden:
+        return Hidden(self.part.final(self.params, out.x), out.position, out.valid)

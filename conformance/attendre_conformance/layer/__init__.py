@@ -1,0 +1,1 @@
+"""Attendre layers: the cases, their texts, and their laws."""

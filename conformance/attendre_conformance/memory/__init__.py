@@ -1,0 +1,1 @@
+"""Key-value and data-only memories: the cases, their streams, and their laws."""

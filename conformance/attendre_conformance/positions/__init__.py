@@ -1,0 +1,1 @@
+"""Position schemes: the cases, and their laws."""

@@ -1,0 +1,1 @@
+"""Stacks of layers: the cases, their blocks, and their laws."""

@@ -1,0 +1,173 @@
+"""Seeded mistakes in attention, retrieval and the scores that policies make of them."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+ATTEND = "attendre_core/memory/attend.py"
+LFA = "attendre_core/policies/lfa.py"
+LFU = "attendre_core/policies/lfu.py"
+LRU = "attendre_core/policies/lru.py"
+NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
+OPS = "attendre_core/ops/attention.py"
+PAIRS = "attendre_core/ops/pairs.py"
+SCORES = "attendre_core/policies/scores.py"
+SELECTION = "attendre_core/ops/selection.py"
+SUMS = "attendre_core/eager/sums.py"
+VIEW = "attendre_core/policies/view.py"
+ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
+
+ATTENTION_MUTANTS = (
+    # attention and retrieval
+    Mutant(
+        "the scale 1/sqrt(head_dim) is missing",
+        ATTEND,
+        "scale = dim**-0.5 if scale is None else scale",
+        "scale = 1.0 if scale is None else scale",
+        "memory/test_chunks.py::test_large_memory_is_full_attention",
+    ),
+    Mutant(
+        "GQA: query heads are dealt out to K/V heads in turn",
+        OPS,
+        "    rows = xp.reshape(query, (batch, count, kv_heads, heads // kv_heads, dim))\n"
+        "    return xp.permute_dims(rows, (0, 2, 3, 1, 4))",
+        "    rows = xp.reshape(query, (batch, count, heads // kv_heads, kv_heads, dim))\n"
+        "    return xp.permute_dims(rows, (0, 3, 2, 1, 4))",
+        "memory/test_chunks.py::test_large_memory_is_full_attention",
+    ),
+    Mutant(
+        "causal sums: an entry is not scored by the query at its own position",
+        SUMS,
+        "at[:, :, None, :] >= place[..., None]",
+        "at[:, :, None, :] > place[..., None]",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
+    Mutant(
+        "causal: a query does not see its own position",
+        PAIRS,
+        "visible = at[:, :, None, None, :] <= pairs",
+        "visible = at[:, :, None, None, :] < pairs",
+        "memory/test_chunks.py::test_large_causal_memory_is_full_causal_attention",
+    ),
+    Mutant(
+        "softmax of an empty row is NaN",
+        OPS,
+        "return raised / xp.where(total > 0, total, xp.ones_like(total))",
+        "return xp.where(total > 0, raised / xp.where(total > 0, total,"
+        " xp.ones_like(total)), float('nan'))",
+        "memory/test_retrieval.py::test_kernels_equal_the_generic_path",
+    ),
+    Mutant(
+        "softmax kernel: an empty row is NaN",
+        NUMPY_KERNELS,
+        "total[total == 0] = 1",
+        "total[total == 0] = np.nan",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "one entry too few in the top K",
+        SELECTION,
+        "threshold = kth_largest(masked, k)",
+        "threshold = kth_largest(masked, max(1, k - 1)); k = max(1, k - 1)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "approximate: the threshold moves to where too many entries lie above",
+        SELECTION,
+        "high = xp.where(enough & ~few, middle, high)",
+        "high = xp.where(~enough & ~few, middle, high)",
+        "memory/test_retrieval.py::test_approximate_is_a_subset_of_exact",
+    ),
+    # scores
+    Mutant(
+        "softmax scores from the top K only",
+        VIEW,
+        "self._weights = ops.masked_softmax(self._full_logits(), self.allowed)",
+        "self._weights = ops.masked_softmax(self._full_logits(), self.used)",
+        "policies/test_paper_rules.py::test_scores_come_from_all_entries",
+    ),
+    Mutant(
+        "max pooling counts masked pairs as 0",
+        VIEW,
+        'xp.where(self.allowed, amounts, -float("inf"))',
+        "xp.where(self.allowed, amounts, 0.0)",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "mean pooling divides by all queries",
+        VIEW,
+        "count = ops.count_true(self.allowed, axis=3)",
+        "count = ops.count_true(self.allowed | ~self.allowed, axis=3)",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "mean over heads forgets to divide",
+        VIEW,
+        'pooled = pooled / count if heads == "mean" else pooled',
+        "pooled = pooled * 1.0",
+        f"{ORACLE}[lra]",
+    ),
+    Mutant(
+        "LFA: the past is not decayed",
+        LFA,
+        "past = past * attention.along_slots(xp.exp(self.decay * age))",
+        "past = past * attention.along_slots(xp.exp(0.0 * age))",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
+    Mutant(
+        "LFA: the queries of a step all count the same",
+        LFA,
+        "weight = xp.exp(self.decay * age)",
+        "weight = xp.exp(0.0 * age)",
+        "memory/test_chunks.py::test_chunking_changes_nothing_for_lfa_without_eviction",
+    ),
+    Mutant(
+        "LFA: start='replace' keeps the initial score",
+        LFA,
+        "past = xp.where(stored.observed, past, xp.zeros_like(past))",
+        "past = xp.where(stored.observed, past, past)",
+        f"{ORACLE}[initial-scores]",
+    ),
+    Mutant(
+        "entries that no query saw decay all the same",
+        ATTEND,
+        "policy.observe(stored, view), view.seen",
+        "policy.observe(stored, view), view.seen | ~view.seen",
+        "policies/test_paper_rules.py::test_unseen_entries_keep_their_score",
+    ),
+    Mutant(
+        "hold is ignored",
+        ATTEND,
+        'if getattr(policy, "hold", False):',
+        'if getattr(policy, "held", False):',
+        f"{ORACLE}[scores]",
+    ),
+    Mutant(
+        "Shift('min') takes the minimum over all slots, empty ones too",
+        SCORES,
+        "lowest = xp.min(xp.where(attention.allowed, logits, math.inf), axis=-1, keepdims=True)",
+        "lowest = xp.min(logits, axis=-1, keepdims=True)",
+        f"{ORACLE}[scores]",
+    ),
+    Mutant(
+        "LRU: the first instead of the last query that used it",
+        LRU,
+        'latest = xp.max(xp.where(used, position, -float("inf")), axis=-2)',
+        'latest = xp.min(xp.where(used, position, float("inf")), axis=-2)',
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "LFU counts heads instead of queries",
+        VIEW,
+        "return self._xp.any(self.used, axis=",
+        "return self._xp.sum(self.used, axis=",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "LFU forgets what it counted before",
+        LFU,
+        "return stored.score + xp.astype(times, stored.score.dtype)",
+        "return xp.astype(times, stored.score.dtype)",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+)

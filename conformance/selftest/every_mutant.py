@@ -1,0 +1,25 @@
+"""All seeded mistakes."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from attention_mutants import ATTENTION_MUTANTS
+from kernel_mutants import KERNEL_MUTANTS
+from layer_mutants import LAYER_MUTANTS
+from memory_mutants import MEMORY_MUTANTS
+from mutant import Mutant
+from position_mutants import POSITION_MUTANTS
+
+EVERY_MUTANT = (
+    MEMORY_MUTANTS + ATTENTION_MUTANTS + LAYER_MUTANTS + POSITION_MUTANTS + KERNEL_MUTANTS
+)
+
+#: What has to be installed to run a mutant.
+NEEDS = {"strict": "array_api_strict", "numba": "numba", "torch": "torch", "jax": "jax"}
+
+
+def can_run(mutant: Mutant) -> bool:
+    """Whether the library that a mutant runs on is installed."""
+    needed = NEEDS.get(mutant.run)
+    return needed is None or importlib.util.find_spec(needed) is not None

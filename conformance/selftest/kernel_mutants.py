@@ -1,0 +1,229 @@
+"""Seeded mistakes in kernels: where values may be read, in machine code, and in the adapters."""
+
+from __future__ import annotations
+
+from mutant import Mutant
+
+ADMIT = "attendre_core/numba_kernels/admission.py"
+NUMPY = "attendre_core/eager/numpy_kernels.py"
+PARTS = "attendre_core/eager/parts.py"
+SELECTION = "attendre_core/eager/selection.py"
+SUMS = "attendre_core/eager/sums.py"
+TOP_K = "attendre_core/numba_kernels/top_k.py"
+JAX = "attendre_jax/kernels.py"
+TORCH = "attendre_torch/kernels.py"
+TORCH_CODE = "attendre_torch/machine_code.py"
+
+ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
+LAYER_ORACLE = "layer/test_oracle.py::test_layer_equals_oracle"
+NOTHING_LOST = "memory/test_capacity.py::test_nothing_lost_nothing_twice"
+SOFTMAX = "memory/test_retrieval.py::test_attend_is_softmax_over_retrieved"
+GATHER = "memory/test_retrieval.py::test_gather_is_threshold"
+
+KERNEL_MUTANTS = (
+    # where values may be read
+    Mutant(
+        "eager: refused entries are written all the same",
+        NUMPY,
+        "if not everywhere:",
+        "if not write.any():",
+        NOTHING_LOST,
+    ),
+    Mutant(
+        "eager: a sum of squares that is not finite passes for finite",
+        NUMPY,
+        "if not np.isfinite(np.dot(flat, flat)):",
+        "if np.isnan(flat[:1]).any():",
+        "memory/test_nan.py::test_broken_entries_are_refused",
+    ),
+    Mutant(
+        "eager: the K-th largest is one place off",
+        NUMPY,
+        "place = x.shape[-1] - k\n",
+        "place = min(x.shape[-1] - k + 1, x.shape[-1] - 1)\n",
+        f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "eager: ties are broken only if all rows have some",
+        SELECTION,
+        "if bool(xp.any(number > k)):",
+        "if bool(xp.all(number > k)):",
+        GATHER,
+    ),
+    Mutant(
+        "eager: the order of entries is looked up in the first row alone",
+        SELECTION,
+        "order[..., 1:] >= order[..., :-1]",
+        "order[:1, 1:] >= order[:1, :-1]",
+        "memory/test_queue.py::test_queue_equals_oracle[fifo]",
+    ),
+    Mutant(
+        "eager: sums of logits leave the bias out",
+        SUMS,
+        "if pairs.bias is not None or pairs.near is not None:",
+        "if pairs.near is not None:",
+        f"{LAYER_ORACLE}[lra]",
+    ),
+    Mutant(
+        "eager: slots at the edge are counted by two terms",
+        PARTS,
+        "near = near & ~_within(distance, later)",
+        "near = near & near",
+        f"{LAYER_ORACLE}[lfa]",
+    ),
+    # machine code
+    Mutant(
+        "machine code: the best newcomers meet the best slots",
+        ADMIT,
+        "best = np.argsort(-theirs)",
+        "best = np.argsort(theirs)",
+        f"{ORACLE}[scores]",
+        "numba",
+    ),
+    Mutant(
+        "machine code: ties among stored entries broken the other way round",
+        ADMIT,
+        "(np.int64(order[i]) + np.int64(LAST))",
+        "(np.int64(LAST) - np.int64(order[i]))",
+        f"{ORACLE}[lru-and-lfu]",
+        "numba",
+    ),
+    Mutant(
+        "machine code: sample instead of population sigma",
+        ADMIT,
+        "sqrt(squares / x.size)",
+        "sqrt(squares / max(x.size - 1, 1))",
+        f"{ORACLE}[lra]",
+        "numba",
+    ),
+    Mutant(
+        "machine code: no snap",
+        ADMIT,
+        "if abs(x[i] - start) <= near and x[i] < same:",
+        "if abs(x[i] - start) < 0 and x[i] < same:",
+        "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
+        "numba",
+    ),
+    Mutant(
+        "machine code: of entries equal to the K-th the newest go",
+        TOP_K,
+        "age[place[i]] < oldest[row]",
+        "age[place[i]] > oldest[row]",
+        GATHER,
+        "numba",
+    ),
+    Mutant(
+        "machine code: what may not be attended to is only unlikely",
+        TOP_K,
+        "scratch[i] = scratch[i] if flags[i] else -_INFINITY",
+        "scratch[i] = scratch[i] if flags[i] else np.float32(-2)",
+        f"{ORACLE}[lru-and-lfu]",
+        "numba",
+    ),
+    Mutant(
+        "machine code: a query without an entry gets NaN",
+        TOP_K,
+        "            output[row] = 0\n",
+        "            output[row] = np.nan\n",
+        f"{ORACLE}[lru-and-lfu]",
+        "numba",
+    ),
+    Mutant(
+        "machine code: the exponential series is one digit off",
+        TOP_K,
+        "p = p * r + np.float32(1 / 6)",
+        "p = p * r + np.float32(1 / 5)",
+        SOFTMAX,
+        "numba",
+    ),
+    Mutant(
+        "machine code: the last values are not added up",
+        TOP_K,
+        "for i in range(whole, count):",
+        "for i in range(whole, count - 1):",
+        SOFTMAX,
+        "numba",
+    ),
+    # PyTorch
+    Mutant(
+        "torch: of equal similarities the older entry comes first",
+        TORCH,
+        "key = bits * 2**32 + (order.to(torch.int64) + 2**31)",
+        "key = bits * 2**32 + (2**31 - 1 - order.to(torch.int64))",
+        "memory/test_oracle.py::test_retrieved_equals_oracle",
+        "torch",
+    ),
+    Mutant(
+        "torch: a part without a key has a share in the output",
+        TORCH,
+        "total = torch.where(_some(allowed)[..., 0], total, -torch.inf)",
+        "total = torch.where(_some(allowed)[..., 0], total, total)",
+        "positions/test_clamp_ties.py::test_long_memories_equal_brute_force",
+        "torch",
+    ),
+    Mutant(
+        "torch: flags of one query head are used for all",
+        TORCH,
+        "    if allowed.shape[1:3] != (1, 1):\n",
+        "    if allowed.shape[1:3] == (0, 0):\n",
+        "layer/test_attention.py::test_large_causal_layer_is_full_causal_attention",
+        "torch",
+    ),
+    Mutant(
+        "torch: a slot keeps what it held though an entry takes it",
+        TORCH,
+        "values = torch.where(flags, entries, held.reshape(entries.shape))",
+        "values = torch.where(~flags, entries, held.reshape(entries.shape))",
+        NOTHING_LOST,
+        "torch",
+    ),
+    Mutant(
+        "torch: parts are joined in equal shares",
+        TORCH,
+        "share = torch.sigmoid(more - total).nan_to_num_(0.0)",
+        "share = torch.sigmoid(total - total).nan_to_num_(0.0)",
+        "positions/test_clamp_ties.py::test_long_memories_equal_brute_force",
+        "torch",
+    ),
+    Mutant(
+        "torch: the halves of a rotation have one sign",
+        TORCH,
+        "left * cosine - right * sine",
+        "left * cosine + right * sine",
+        "positions/test_schemes.py::test_scheme_equals_brute_force[rope]",
+        "torch",
+    ),
+    Mutant(
+        "torch: machine code writes into a state that was not given away",
+        TORCH_CODE,
+        "if donate and axis == 2",
+        "if axis == 2",
+        "memory/test_state.py::test_input_state_is_unchanged",
+        "torch",
+    ),
+    # JAX
+    Mutant(
+        "jax: ties among stored entries broken the other way round",
+        JAX,
+        "lax.sort((primary, order, index), num_keys=2)",
+        "lax.sort((primary, -order, index), num_keys=2)",
+        f"{ORACLE}[lru-and-lfu]",
+        "jax",
+    ),
+    Mutant(
+        "jax: the K-th largest is the one above it",
+        JAX,
+        "enough = number >= k",
+        "enough = number > k",
+        GATHER,
+        "jax",
+    ),
+    Mutant(
+        "jax: refused entries are written all the same",
+        JAX,
+        "values = jnp.where(written, entries, displaced)",
+        "values = jnp.where(written | ~written, entries, displaced)",
+        NOTHING_LOST,
+        "jax",
+    ),
+)

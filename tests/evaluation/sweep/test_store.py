@@ -1,0 +1,95 @@
+"""Results on disk survive kills, belong to one thing, and are written by one process."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from attendre_core.errors import StateError
+from attendre_core.evaluation.sweep import Cell, Measured, ResultStore, read_results
+
+IDENTITY = {"task": "made-up", "model": "none", "chunk": 16, "depth": None}
+CELL = Cell("MT", 16, 0)
+
+
+def test_results_survive(tmp_path):
+    file = tmp_path / "results.jsonl"
+    with ResultStore(file, IDENTITY) as store:
+        store.append(CELL, [("a", {"score": 1 / 3}), ("b", {"score": -2.0, "bytes": 12.0})])
+        there = store.measured
+    with ResultStore(file, IDENTITY) as store:
+        assert store.done(CELL) == {"a", "b"}
+        assert store.done(Cell("MT", 16, 8)) == set()
+        assert store.measured == there
+    identity, measured = read_results(file)
+    assert identity == IDENTITY
+    assert measured == [
+        Measured(CELL, {"a": {"score": 0.33333}, "b": {"score": -2.0, "bytes": 12.0}})
+    ]
+    lines = file.read_text().splitlines()
+    assert all(isinstance(json.loads(line), dict) for line in lines)
+
+
+def test_without_a_file_results_are_the_same(tmp_path):
+    scores = [("a", {"score": 1 / 3}), ("b", {"score": -2.0})]
+    with ResultStore(None, IDENTITY) as kept, ResultStore(tmp_path / "r", IDENTITY) as written:
+        for store in (kept, written):
+            store.append(CELL, scores)
+            store.append(Cell("AS", 16, 0), scores[:1])
+        assert kept.measured == written.measured
+        assert kept.done(CELL) == {"a", "b"}
+    assert kept.measured == read_results(tmp_path / "r")[1]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 30])
+def test_a_line_that_was_cut_short_is_measured_again(tmp_path, cut):
+    file = tmp_path / "results.jsonl"
+    with ResultStore(file, IDENTITY) as store:
+        store.append(CELL, [("a", {"score": 1.0})])
+        store.append(CELL, [("b", {"score": 2.0})])
+    file.write_bytes(file.read_bytes()[:-cut])
+    with ResultStore(file, IDENTITY) as store:
+        assert store.done(CELL) == {"a"}
+        store.append(CELL, [("b", {"score": 2.0})])
+    assert [list(found.scores) for found in read_results(file)[1]] == [["a", "b"]]
+
+
+def test_a_header_that_was_cut_short_is_written_again(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_text('{"attendre-ev')
+    with ResultStore(file, IDENTITY) as store:
+        store.append(CELL, [("a", {"score": 1.0})])
+    assert read_results(file)[0] == IDENTITY
+
+
+def test_results_of_something_else_are_refused(tmp_path):
+    file = tmp_path / "results.jsonl"
+    with ResultStore(file, IDENTITY):
+        pass
+    before = file.read_bytes()
+    with pytest.raises(StateError, match="chunk 16, now 32.*--out"):
+        ResultStore(file, {**IDENTITY, "chunk": 32})
+    with pytest.raises(StateError, match="model 'none', now 'other'"):
+        ResultStore(file, {**IDENTITY, "model": "other"})
+    with pytest.raises(StateError, match="seed None, now 3"):
+        ResultStore(file, {**IDENTITY, "seed": 3})
+    assert file.read_bytes() == before
+
+
+def test_files_of_others_are_refused_and_not_touched(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_text('{"name": "not ours"}\n')
+    with pytest.raises(StateError, match="no results file of attendre"):
+        ResultStore(file, IDENTITY)
+    assert file.read_text() == '{"name": "not ours"}\n'
+
+
+def test_two_processes_cannot_write_one_file(tmp_path):
+    pytest.importorskip("fcntl")
+    file = tmp_path / "results.jsonl"
+    with (
+        ResultStore(file, IDENTITY),
+        pytest.raises(StateError, match="written by another process"),
+    ):
+        ResultStore(file, IDENTITY)
