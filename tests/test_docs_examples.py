@@ -31,6 +31,11 @@ TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax", "matplotlib")
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
+#: Pages whose examples leave a memory behind that admits little, and why that is right.
+FROZEN = {
+    "docs/guides/torch.md": "an untrained causal layer spreads its attention, so the last tokens "
+    "of a chunk, which few queries see, score lowest",
+}
 #: Packages whose docstrings have examples; the adapters need their framework.
 PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 
@@ -88,14 +93,15 @@ def test_examples_of_a_page_run(
     if CHECKPOINT in text:
         shutil.copytree(request.getfixturevalue("byte_llama"), tmp_path / CHECKPOINT)
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    frozen: dict[str, float] = {}
     for block in BLOCK.finditer(text):
         line = text.count("\n", 0, block.start(1))
         code = compile("\n" * line + block.group(1), str(page), "exec", dont_inherit=True)
         with warnings.catch_warnings():
             warnings.simplefilter("error", at.FrozenMemoryWarning)
             exec(code, namespace)
-        for name, share in admitted_shares(namespace):
-            assert share >= 0.5, f"{name} admits {share:.0%} of what is new: use a lower c"
+        frozen |= {name: share for name, share in admitted_shares(namespace) if share < 0.5}
+    assert bool(frozen) == (name_of(page) in FROZEN), f"shares of new entries admitted: {frozen}"
 
 
 def test_a_frozen_memory_is_found_in_what_an_example_leaves_behind() -> None:
