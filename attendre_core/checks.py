@@ -221,6 +221,26 @@ def same_library(where: str, *trees: Any) -> Namespace:
     return namespace_of(*leaves)
 
 
+def row_index(where: str, index: Array, batch: int) -> None:
+    """Refuse anything but a line of row numbers."""
+    xp = namespace_of(index)
+    if not xp.isdtype(index.dtype, "integral"):
+        raise DTypeError(
+            f"{where}: index has dtype {dtype_name(index.dtype)}, expected integers. "
+            "It names the row to take for each row of the result."
+        )
+    if index.ndim != 1:
+        raise ShapeError(
+            f"{where}: index has shape {tuple(index.shape)}, expected (new batch,). "
+            "It names the row to take for each row of the result."
+        )
+    some = may_read(index) and index.shape[0] > 0
+    if some and (int(xp.min(index)) < 0 or int(xp.max(index)) >= batch):
+        raise ShapeError(
+            f"{where}: index names a row outside 0..{batch - 1}. Take rows that exist."
+        )
+
+
 def flags(
     where: str,
     name: str,

@@ -16,7 +16,7 @@ __all__ = ["attach"]
 
 
 def attach(
-    namespace: dict[str, Any],
+    namespace: dict[str, Any], *, at_once: bool = False
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Make ``__getattr__``, ``__dir__`` and ``__all__`` of a package.
 
@@ -25,6 +25,8 @@ def attach(
     namespace
         The package's ``globals()``. Names are those that its stub imports; an imported name is
         kept here.
+    at_once
+        Import all of them now.
     """
     stub = Path(namespace["__file__"]).with_suffix(".pyi")
     home: dict[str, str] = {}
@@ -46,4 +48,7 @@ def attach(
     def __dir__() -> list[str]:  # noqa: N807
         return names
 
+    if at_once:
+        for name in names:
+            __getattr__(name)
     return __getattr__, __dir__, names

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from attendre_core.backend import Array, backend_of, namespace_of
-from attendre_core.ops.attention import logits_of
+from attendre_core.ops.dense import logits_of
 from attendre_core.ops.pairs import Pairs, Term
 from attendre_core.ops.slots import gather_slots
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from attendre_core import checks
-from attendre_core.backend import Array, namespace_of
-from attendre_core.errors import DTypeError, ShapeError
+from attendre_core.backend import Array
 from attendre_core.tree import tree_leaves, tree_map
 
 __all__ = ["reorder_rows", "reset_rows"]
@@ -31,22 +30,6 @@ def reset_rows(where: str, state: State, empty: State, rows: Array) -> State:
 def reorder_rows(where: str, state: State, index: Array) -> State:
     """Take row ``index[i]`` as row i."""
     xp = checks.same_library(where, tuple(state), index)
-    if not xp.isdtype(index.dtype, "integral"):
-        raise DTypeError(
-            f"{where}: index has dtype {checks.dtype_name(index.dtype)}, expected integers. "
-            "It names the row to take for each row of the result."
-        )
-    if index.ndim != 1:
-        raise ShapeError(
-            f"{where}: index has shape {tuple(index.shape)}, expected (new batch,). "
-            "It names the row to take for each row of the result."
-        )
-    batch = tree_leaves(state)[0].shape[0]
-    if checks.may_read(index):
-        xp = namespace_of(index)
-        if index.shape[0] and (int(xp.min(index)) < 0 or int(xp.max(index)) >= batch):
-            raise ShapeError(
-                f"{where}: index names a row outside 0..{batch - 1}. Take rows that exist."
-            )
+    checks.row_index(where, index, tree_leaves(state)[0].shape[0])
     result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)
     return result

@@ -10,7 +10,7 @@ from attendre_core.backend import Array, Backend, Namespace, backend_of, numbers
 from attendre_core.errors import ShapeError
 from attendre_core.memory.queue import Data, DataOnlyMemory, DataOnlyState, EvictedData
 from attendre_core.memory.state import KeyValueState
-from attendre_core.ops.attention import attention, logits_of, masked_softmax, mix
+from attendre_core.ops.dense import attention, logits_of, masked_softmax, mix
 from attendre_core.ops.pairs import grouped, ungrouped
 from attendre_core.ops.selection import select_top_k
 from attendre_core.policies import FIFO, Policy

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from attendre_core.backend import Array, namespace_of, op
-from attendre_core.ops.attention import logits_of, masked_softmax, mix
+from attendre_core.ops.dense import logits_of, masked_softmax, mix
 
 __all__ = [
     "Pairs",

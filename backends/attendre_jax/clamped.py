@@ -18,7 +18,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attendre_core.backend import Array
-from attendre_core.ops.attention import logits_of, masked_softmax, mix
+from attendre_core.ops.dense import logits_of, masked_softmax, mix
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, visible_pairs
 from attendre_jax.kernels import gather_slots
 

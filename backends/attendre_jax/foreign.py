@@ -15,7 +15,7 @@ import numpy as np
 from attendre_core import numba_kernels
 from attendre_core.backend import Array, machine_code_allowed
 from attendre_core.errors import ConfigError
-from attendre_core.ops.attention import attend_top_k as op
+from attendre_core.ops.dense import attend_top_k as op
 
 __all__ = ["attend_top_k", "machine_code"]
 

@@ -16,7 +16,7 @@ from torch.autograd import forward_ad
 
 from attendre_core import numba_kernels
 from attendre_core.backend import machine_code_allowed
-from attendre_core.ops.attention import attend_top_k as plain_op
+from attendre_core.ops.dense import attend_top_k as plain_op
 from attendre_torch import kernels
 from attendre_torch.looking import numbers_of
 

@@ -1,0 +1,12 @@
+from attendre_core.layer.attendre import AttendreLayer as AttendreLayer
+from attendre_core.layer.block import Block as Block
+from attendre_core.layer.block import Observer as Observer
+from attendre_core.layer.records import Chunk as Chunk
+from attendre_core.layer.records import LayerOutput as LayerOutput
+from attendre_core.layer.records import LayerState as LayerState
+from attendre_core.layer.stack import Stack as Stack
+from attendre_core.layer.stack import StackOutput as StackOutput
+from attendre_core.layer.trace import REASONS as REASONS
+from attendre_core.layer.trace import Eviction as Eviction
+from attendre_core.layer.trace import StepTrace as StepTrace
+from attendre_core.layer.trace import Trace as Trace

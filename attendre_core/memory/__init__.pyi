@@ -1,0 +1,12 @@
+from attendre_core.memory.encoder_output import EncoderOutputMemory as EncoderOutputMemory
+from attendre_core.memory.encoder_output import cross_attention as cross_attention
+from attendre_core.memory.key_value import KeyValueMemory as KeyValueMemory
+from attendre_core.memory.queue import Data as Data
+from attendre_core.memory.queue import DataOnlyMemory as DataOnlyMemory
+from attendre_core.memory.queue import DataOnlyState as DataOnlyState
+from attendre_core.memory.queue import EvictedData as EvictedData
+from attendre_core.memory.report import MemoryReport as MemoryReport
+from attendre_core.memory.state import Entries as Entries
+from attendre_core.memory.state import EvictedEntries as EvictedEntries
+from attendre_core.memory.state import KeyValueState as KeyValueState
+from attendre_core.memory.state import RetrievedEntries as RetrievedEntries
