@@ -50,7 +50,7 @@ class Observer(Protocol):
     Attributes
     ----------
     traces
-        Whether the layers shall record who enters and who goes, for `attended`.
+        Whether the layers record what enters and what is evicted, for `attended`.
     """
 
     traces: bool
@@ -70,7 +70,8 @@ class Observer(Protocol):
         """Layer ``number`` has let queries attend.
 
         ``flow`` is what came out, ``state`` holds the entries that the queries met. ``trace``
-        says who entered and who went before; None at the end of the input, when nothing enters.
+        says what had entered and what was evicted for it; None at the end of the input, when
+        nothing enters, and where layers do not trace.
         """
 
 
