@@ -208,17 +208,16 @@ def key_value_state(where: str, memory: Any, state: Any) -> None:
 
 def same_library(where: str, *trees: Any) -> Namespace:
     """Find the one namespace of all arrays, or say where two libraries met."""
-    leaves: list[Array] = []
+    found = None
     for tree in trees:
-        if type(tree) in known_array_types or tree is None:
-            leaves.append(tree)
-            continue
         for part in tree if type(tree) is tuple else (tree,):
-            if type(part) in known_array_types or part is None:
-                leaves.append(part)
-            else:
-                leaves.extend(tree_leaves(part))
-    return namespace_of(*leaves)
+            if part is None:
+                continue
+            this = known_array_types.get(type(part))
+            if this is None or this is not (found or this):
+                return namespace_of(*tree_leaves(trees))
+            found = this
+    return namespace_of() if found is None else found.xp
 
 
 def row_index(where: str, index: Array, batch: int) -> None:

@@ -22,8 +22,8 @@ ADAPTERS = {name: ROOT / "backends" / name for name in ("attendre_torch", "atten
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "tree", "lazy", "progress", "arguments"),
     ("backend",),
-    ("checks",),
     ("ops",),
+    ("checks",),
     ("eager", "numba_kernels"),
     ("builtin_backends", "conversion"),
     ("policies", "positions"),

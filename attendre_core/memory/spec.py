@@ -151,7 +151,7 @@ def check_policy(
             f"{where}: policy is the class {policy.__name__}, expected an instance. Write "
             f"policy={policy.__name__}(), with its settings."
         )
-    for method in ("enter", "observe", "priority"):
+    for method in ("init", "enter", "observe", "remember", "priority"):
         if not callable(getattr(policy, method, None)):
             raise ConfigError(
                 f"{where}: policy is {policy!r}, which has no method {method}. Pass a policy such "
