@@ -160,6 +160,20 @@ def test_every_reading_has_its_number_and_anchor() -> None:
     assert anchors == [(str(n), str(n)) for n in range(1, 35)]
 
 
+def test_what_tests_cite_of_the_specification_exists() -> None:
+    text = (ROOT / "docs/specification.md").read_text(encoding="utf-8")
+    anchors = set(re.findall(r"^\(([\w-]+)\)=$", text, re.M))
+    cited: set[str] = set()
+    folders = ("attendre_core", "backends", "conformance", "tests")
+    for file in (file for folder in folders for file in (ROOT / folder).rglob("*.py")):
+        for words in re.findall(r"Specification, (.*?)(?:\n\s*\n|\"{3})", file.read_text(), re.S):
+            cited |= set(re.findall(r"law-[a-z-]+[a-z]", words))
+            for numbers in re.findall(r"readings? ([\d, and\s-]+)", words):
+                cited |= {f"reading-{number}" for number in re.findall(r"\d+", numbers)}
+    assert len(cited) > 40
+    assert cited <= anchors, f"not in docs/specification.md: {cited - anchors}"
+
+
 @pytest.mark.parametrize("module", modules())
 def test_docstring_examples_run(module: str) -> None:
     if not module.startswith("attendre_core"):
