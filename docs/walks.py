@@ -127,14 +127,27 @@ def generate() -> list[Call]:
 WALKS = {"One chunk: `AttendreLayer.step`": step, "One token: `Model.generate`": generate}
 
 
-def lines_of(block: str) -> list[tuple[bool, str, str, str]]:
-    """Return the lines of a walk: whether a blank one precedes, name, file, comment."""
-    lines, blank = [], False
-    for line in block.splitlines():
-        if line.strip():
-            name, file, *comment = line.split(maxsplit=2)
-            lines.append((blank, name, file, " ".join(comment)))
-        blank = not line.strip()
+class Line(NamedTuple):
+    """A function in a walk, the comment above it, and whether a blank line precedes both."""
+
+    name: str
+    file: str
+    comment: str
+    blank: bool
+
+
+def lines_of(block: str) -> list[Line]:
+    """Read a walk."""
+    lines: list[Line] = []
+    comment, blank = "", False
+    for text in (line.strip() for line in block.splitlines()):
+        if text.startswith("#"):
+            comment = text
+        elif text:
+            lines.append(Line(*text.split(), comment, blank))
+            comment, blank = "", False
+        else:
+            blank = True
     return lines
 
 
@@ -143,12 +156,14 @@ def written(text: str) -> str:
 
     def walk(match: re.Match[str]) -> str:
         start, title, block, end = match.groups()
-        notes = {name: (blank, comment) for blank, name, _, comment in lines_of(block)}
+        known = {line.name: line for line in lines_of(block)}
         lines = []
         for name, file, depth in WALKS[title]():
-            blank, comment = notes.get(name, (False, ""))
+            indent = "  " * depth
+            _, _, comment, blank = known.get(name, Line(name, file, "", False))
             lines += [""] if blank else []
-            lines.append(f"{'  ' * depth + name:<40} {file:<26} {comment}".rstrip())
+            lines += [indent + comment] if comment else []
+            lines.append(f"{indent + name:<44} {file}")
         return start + "\n".join(lines) + "\n" + end
 
     return SECTION.sub(walk, text)
