@@ -62,9 +62,12 @@ class TestMistakes:
     @pytest.mark.parametrize(
         ("arguments", "words"),
         [
-            (["demo", "--documents", "0"], "'0' is not possible; give a whole number, 1 or more"),
-            (["demo", "--documents", "many"], "'many' is not possible"),
-            (["demo", "--seed", "-1"], "'-1' is not possible"),
+            (
+                ["demo", "--documents", "0"],
+                "'0' (expected a whole number, 1 or more)",
+            ),
+            (["demo", "--documents", "many"], "invalid value: 'many'"),
+            (["demo", "--seed", "-1"], "invalid value: '-1'"),
             (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
             (["demo", "--model", "prefix-lm,gpt"], "invalid choice: 'gpt'"),
             (["demo", "--policies", ","], "nothing is given; separate words by commas"),
@@ -73,7 +76,7 @@ class TestMistakes:
             (["demo", "--backend", "no_module:thing"], "not installed"),
             (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
             (["info", "--backend", "nonsense"], "'nonsense' is not known"),
-            (["info", "--layers", "1.5"], "'1.5' is not possible"),
+            (["info", "--layers", "1.5"], "invalid value: '1.5'"),
             (["info", "--memory", "LRA-smu:8"], "Did you mean LRA-sum?"),
             (["info", "--memory", "MT"], "the size is missing, expected 'MT:1024'"),
             (["info", "--memory", "attendre:8"], "Use 'attendre-causal:8'"),

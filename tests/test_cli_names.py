@@ -158,7 +158,7 @@ def test_a_policy_of_ones_own(own_policy: str, capsys: pytest.CaptureFixture[str
         (["demo", "--policies", "MT:64"], "'MT:64' says M or N"),
         (["demo", "--policies", "MT+wait=4"], "they are those of the columns"),
         (["eval", "--policies", "NONE"], "'NONE' is not known"),
-        (["eval", "--policies", "MT+softmax"], "+softmax means nothing to FIFO"),
+        (["eval", "--policies", "MT+softmax"], "+softmax does not apply to FIFO"),
         (
             ["eval", "--policies", "full+softmax"],
             "the control 'full' has neither options nor a size",
