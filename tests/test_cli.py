@@ -70,7 +70,7 @@ class TestMistakes:
             (["demo", "--seed", "-1"], "invalid value: '-1'"),
             (["demo", "--model", "gpt"], "invalid choice: 'gpt'"),
             (["demo", "--model", "prefix-lm,gpt"], "invalid choice: 'gpt'"),
-            (["demo", "--policies", ","], "nothing is given; separate words by commas"),
+            (["demo", "--policies", ","], "the list is empty; separate words by commas"),
             (["demo", "--picture", "no/such/folder/a.svg"], "there is no folder for the picture"),
             (["demo", "--backend", "nonsense"], "'nonsense' is not known"),
             (["demo", "--backend", "no_module:thing"], "not installed"),

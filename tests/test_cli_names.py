@@ -156,7 +156,7 @@ def test_a_policy_of_ones_own(own_policy: str, capsys: pytest.CaptureFixture[str
     [
         (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
         (["demo", "--policies", "MT:64"], "'MT:64' says M or N"),
-        (["demo", "--policies", "MT+wait=4"], "they are those of the columns"),
+        (["demo", "--policies", "MT+wait=4"], "they are the columns of the table"),
         (["eval", "--policies", "NONE"], "'NONE' is not known"),
         (["eval", "--policies", "MT+softmax"], "+softmax does not apply to FIFO"),
         (
@@ -165,7 +165,7 @@ def test_a_policy_of_ones_own(own_policy: str, capsys: pytest.CaptureFixture[str
         ),
         (["eval", "--size", "few"], "the size is 'few'"),
         (["eval", "--policies", "no_such:Policy"], "there is no module no_such"),
-        (["eval", "--policies", "MT", "--baseline", "LRU"], "the baseline 'LRU' was not measured"),
+        (["eval", "--policies", "MT", "--baseline", "LRU"], "the baseline 'LRU' is not measured"),
     ],
 )
 def test_mistakes_are_one_line(
