@@ -238,9 +238,9 @@ class Model:
         Any
             A text for a text, token ids for token ids, a list for a list; without the prompt.
         """
-        rows = self._rows("generate", prompt)
+        reading = self._read(self._rows("generate", prompt))
         written = generate(
-            self, lambda room: self._read(rows).writer(room), max_new_tokens,
+            self, reading.writer, max_new_tokens,
             temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, beams=beams,
             length_penalty=length_penalty, stop=stop, on_token=on_token,
         )  # fmt: skip
