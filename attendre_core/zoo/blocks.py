@@ -1,4 +1,4 @@
-"""The layers of a model as blocks of a `Stack`, run compiled where that pays."""
+"""The layers of a model as blocks of a `Stack`, compiled where that is faster."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def crosses_of(part: Part, params: Params, encoded: Array, valid: Array) -> list
 
 
 def model_stack(layers: tuple[AttendreLayer, ...], library: str) -> Stack:
-    """Return a stack for blocks of a model on one backend."""
+    """Return a stack for the blocks of a model on one backend."""
     return Stack(layers) if runs_eagerly(library) else Stack(layers, _compiling(library))
 
 
@@ -71,7 +71,7 @@ def runs_eagerly(library: str) -> bool:
 def compiled(
     library: str, function: Callable[..., Any], donate: bool = False
 ) -> Callable[..., Any]:
-    """Compile a function of arrays, unless the library runs it as fast without."""
+    """Compile a function of arrays, unless the library runs models eagerly."""
     if runs_eagerly(library):
         return function
     return backend(library).compile(function, donate=(0,) if donate else ())
@@ -79,7 +79,7 @@ def compiled(
 
 @lru_cache(maxsize=16)
 def _compiling(library: str) -> Callable[..., Any]:
-    """Return a ``run_layer`` for `Stack` with one program for all layers of a kind."""
+    """Return a ``run_layer`` for `Stack` that compiles one program for equal layers."""
 
     def run(
         function: Callable[..., Any],

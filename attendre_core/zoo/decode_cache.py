@@ -1,11 +1,11 @@
-"""Decode against keys that are prepared once: what writing a token needs, and no more.
+"""Decode against keys that are rotated once.
 
-Stepping a memory for every token would rank its entries and rotate its keys each time, though what
-was read stays as it is and what is written comes behind it. Here the entries of a layer are sorted
-and rotated before the first token; a token then adds one column::
+Stepping a memory for every new token would rank its entries and rotate its keys each time, although
+what was read does not change and new tokens come after it. Here the entries of a layer are sorted
+and rotated before the first token; each token then adds one column::
 
     slots    0 ............ read - 1 | read ...... read + room - 1
-             by position             | as written; once they are full, the oldest written goes
+             sorted by position      | in the order of writing; when full, the oldest is replaced
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["DecodeCache", "can_cache"]
 
 
 def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
-    """Whether keys may be rotated once, by rotary positions or none, and written in place."""
+    """Whether keys can be rotated once and written in place."""
     return runs_eagerly(library) and all(
         state.kv.valid.ndim == 2
         and layer.top_k is None
@@ -43,16 +43,16 @@ def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> boo
 
 
 class DecodeCache:
-    """The entries of all layers, ready for tokens that are written one by one.
+    """The entries of all layers, for tokens that are written one at a time.
 
-    It gives what stepping the memories gives, up to rounding.
+    The outputs are those of stepping the memories, up to rounding.
 
     Parameters
     ----------
     layers, states
         From `Stack.decoding`, with room for what will be written.
     position
-        NumPy, (batch,): of the first token that will be written.
+        NumPy, (batch,): the position of the first token that will be written.
     """
 
     def __init__(self, layers: Sequence[AttendreLayer], states: Any, position: Any) -> None:
@@ -75,7 +75,7 @@ class DecodeCache:
         x, at
             (batch, 1, dim) and int32 (batch, 1).
         position, active
-            NumPy, (batch,): the same positions, and which rows have a token at all.
+            NumPy, (batch,): the same positions, and which rows get a token.
         """
         place = at - backend_of(at).from_numpy(self._origin[:, None])
         for rotation in self._rotations.values():
@@ -94,7 +94,7 @@ class DecodeCache:
         return x
 
     def reorder(self, index: Any, rows: Array) -> None:
-        """Take row ``index[i]`` as row i; ``index`` is in NumPy, ``rows`` the same array."""
+        """Reorder rows: row ``index[i]`` becomes row i. ``rows`` is ``index`` as an array."""
         for layer in self._layers:
             layer.reorder(index, rows)
         self._origin = self._origin[index]
@@ -102,23 +102,23 @@ class DecodeCache:
 
 @dataclass
 class _Entries:
-    """The entries of one layer, written in place, one column per token.
+    """The entries of one layer; each token writes one column in place.
 
     Attributes
     ----------
     terms
-        Of the encoding, for a query at the origin: how queries and keys are rotated. One that
-        rotates no queries is for keys at a distance of ``low`` or more, and rotates these the
-        same wherever they are.
+        Terms of the encoding for a query at the origin. The first rotates queries and keys by
+        their positions; the second, if there is one, is for keys at a distance of ``low`` or
+        more, and rotates only keys, all by the same angle.
     keys
-        For each term the rotated keys, (batch, kv_heads, slots, dim), in the precision of the
+        The rotated keys of each term, (batch, kv_heads, slots, dim), in the precision of the
         logits.
     value
         (batch, kv_heads, slots, dim).
     position, valid
         NumPy, (batch, slots).
     read, used
-        Slots of what was read, and slots in use, from the first on.
+        Number of slots with entries that were read, and of slots in use.
     whole
         No slot in use is empty.
     dtype
@@ -140,7 +140,7 @@ class _Entries:
     def add(
         self, number: int, keys: Sequence[Array], value: Array, position: Any, active: Any
     ) -> None:
-        """Write the entries of a token; rows that are not active keep what is there."""
+        """Write the entries of one token; inactive rows keep what the column holds."""
         column = self.read + number % (self.value.shape[2] - self.read)
         self.used = max(self.used, column + 1)
         found = backend_of(value)
@@ -155,12 +155,12 @@ class _Entries:
         self.whole = self.whole and flags is None
 
     def attend(self, queries: Sequence[Array], position: Any) -> Array:
-        """Attend to all that is held, one query per row.
+        """Attend to all entries, with one query per row.
 
         Parameters
         ----------
         queries
-            For each term, (batch, 1, heads, head_dim), scaled and rotated.
+            Of each term: (batch, 1, heads, head_dim), scaled and rotated.
         position
             NumPy, (batch,).
         """
@@ -185,7 +185,7 @@ class _Entries:
     def _logits(
         self, near: tuple[Array, Array], far: tuple[Array, Array], position: Any
     ) -> Array | None:
-        """Multiply every slot by the term in charge of its distance; None if the first has all."""
+        """Return the logits, with the term that applies to each slot; None if it is the first."""
         found = backend_of(near[0])
         distance = position[:, None] - self.position[:, : self.used]
         is_far = distance >= self.terms[1].low
@@ -202,16 +202,16 @@ class _Entries:
         return found.xp.where(flags, ops.logits_of(*far), ops.logits_of(*near))
 
     def _rows(self, query: Array) -> Array:
-        """Sort query heads under their K/V heads: (batch, kv_heads, group, 1, dim).
+        """Group query heads by K/V head: (batch, kv_heads, group, 1, dim).
 
-        With one query per row the numbers are in this order already.
+        With one query per row they are in this order already.
         """
         batch, _, heads, dim = query.shape
         groups = self.value.shape[1]
         return backend_of(query).xp.reshape(query, (batch, groups, heads // groups, 1, dim))
 
     def reorder(self, index: Any, rows: Array) -> None:
-        """Take row ``index[i]`` as row i."""
+        """Reorder rows: row ``index[i]`` becomes row i."""
         take = backend_of(self.value).xp.take
         self.keys = [take(key, rows, axis=0) for key in self.keys]
         self.value = take(self.value, rows, axis=0)
@@ -219,7 +219,7 @@ class _Entries:
 
 
 def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
-    """Sort the entries of a layer by position, real ones first, and rotate the keys."""
+    """Sort the entries of a layer by position, empty slots last, and rotate the keys."""
     kv = state.kv
     found = backend_of(kv.key)
     xp = found.xp

@@ -1,4 +1,4 @@
-"""Full attention, without any memory: whole inputs at once, or chunk by chunk with all kept."""
+"""Full attention, without a memory: whole inputs at once, or chunk by chunk, keeping everything."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = ["GrowingReader", "Whole", "compiled_length", "full_pass", "layer_prog
 _BLOCK = 512
 #: Whole inputs are filled up to a multiple of this where lengths are compiled.
 _LENGTH_STEP = 64
-#: Slots that a memory without limit has at first; they are doubled when they are full.
+#: Slots of a memory without limit at first; doubled whenever they are full.
 _FIRST_SIZE = 512
 
 
@@ -51,9 +51,9 @@ def full_pass(
     Parameters
     ----------
     tokens, valid
-        (batch, length); rows are filled up behind their end.
+        (batch, length); rows are padded at the end.
     crosses
-        For a decoder: what it attends to across, one for each layer.
+        For a decoder: keys and values of its cross-attention, one for each layer.
 
     Returns
     -------
@@ -87,7 +87,7 @@ def layer_program(library: str, part: Part, encoding: Encoding, causal: bool) ->
         blocks = []
         for start in range(0, x.shape[1], _BLOCK):
             stop = min(start + _BLOCK, x.shape[1])
-            # Rows are filled up behind their end, so later places are never in the past.
+            # Rows are padded at the end, so later places are never in the past.
             seen = stop if causal else x.shape[1]
             queries = (query[:, start:stop, ...], position[:, start:stop], valid[:, start:stop])
             keys = (position[:, :seen], valid[:, :seen])
@@ -128,21 +128,21 @@ def _attended(
 
 
 def compiled_length(library: str, length: int) -> int:
-    """Return to which length inputs are filled up, so that few lengths are compiled."""
+    """Return the length to which inputs are padded, so that few lengths are compiled."""
     return length if runs_eagerly(library) else -(-length // _LENGTH_STEP) * _LENGTH_STEP
 
 
 class Whole:
-    """Rows of a model that were read as a whole: hidden states, and a start to write from.
+    """Rows that a model has read as a whole.
 
     Attributes
     ----------
     hidden
-        (batch, n, dim): of what is filled up, too.
+        (batch, n, dim), padding included.
     valid
         Boolean, (batch, n).
     length
-        Of the longest row; ``n`` may be more.
+        Length of the longest row; ``n`` may be larger.
     """
 
     def __init__(self, model: Model, rows: list[list[int]]) -> None:
@@ -156,11 +156,11 @@ class Whole:
         )  # fmt: skip
 
     def encoded(self) -> tuple[Array, Array]:
-        """Return what a decoder attends to: outputs (batch, n, dim), and which are real."""
+        """Return what a decoder attends to: outputs (batch, n, dim), and which are valid."""
         return self.hidden, self.valid
 
     def writer(self, room: int) -> tuple[Writer, Any]:
-        """Return a writer and the logits of the first token."""
+        """Return a writer that continues from here, and the logits of the first new token."""
         model = self._model
         if model.architecture.kind == "encoder-decoder":
             return write_across(model, *self.encoded(), room)

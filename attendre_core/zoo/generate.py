@@ -1,4 +1,4 @@
-"""From the logits of the last token to a text: greedily, sampled, or by beam search."""
+"""Generate text from the logits of the last token: greedy, sampled, or by beam search."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def generate(
     stop: Sequence[str] = (),
     on_token: OnToken | None = None,
 ) -> list[list[int]]:
-    """Continue every row of what was read; the new token ids of each.
+    """Continue every row of what was read, and return the new token ids of each row.
 
     Parameters
     ----------
     start
-        Takes the most tokens there will be, and returns a writer and the logits of the first
+        Called with the maximum number of tokens; returns a writer and the logits of the first
         token, (batch, vocabulary).
     max_new_tokens, temperature, top_p, top_k, seed, beams, length_penalty, stop, on_token
         As in `Model.generate`.
@@ -73,7 +73,7 @@ def generate(
 
 
 def cut_text(text: str, stop: Sequence[str]) -> str:
-    """Cut a text before the first thing to stop at.
+    """Cut a text before the first of the strings that end it.
 
     Examples
     --------
@@ -93,9 +93,9 @@ class Sampling:
     temperature
         0 always takes the likeliest token.
     top_p
-        Only the likeliest tokens whose probabilities add up to this.
+        Sample only from the likeliest tokens whose probabilities add up to this.
     top_k
-        Only this many of the likeliest tokens; None = all.
+        Sample only from this many of the likeliest tokens; None = all.
 
     Examples
     --------
@@ -127,7 +127,7 @@ class Sampling:
         if self.top_k is not None:
             order = order[: self.top_k]
         probability = np.exp(log_softmax(logits[order].astype(np.float64) / self.temperature))
-        # The token that reaches top_p is still one of them.
+        # The token that reaches top_p is included.
         inside = np.cumsum(probability) - probability < self.top_p
         cumulative = np.cumsum(probability[inside])
         place = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
@@ -142,18 +142,18 @@ def log_softmax(logits: Any) -> Any:
 
 @dataclass(frozen=True)
 class Ending:
-    """When a text is over.
+    """When a text ends.
 
     Attributes
     ----------
     limit
-        New tokens at most.
+        Maximum number of new tokens.
     end
-        Token ids that end a text; they are not part of it.
+        Token ids that end a text and are not part of it.
     stop
-        Texts that end it; it is cut before them.
+        Strings that end a text, which is cut before them.
     never
-        Token ids that must not be chosen.
+        Token ids that are never chosen.
     decode
         Turns token ids into text; needed for ``stop``.
     """
@@ -165,15 +165,15 @@ class Ending:
     decode: Callable[[Sequence[int]], str] | None = None
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Return the text of generated tokens, empty without a tokenizer."""
+        """Return the text of generated tokens; empty without a tokenizer."""
         return "" if self.decode is None else self.decode(tokens)
 
     def stopped(self, tokens: Sequence[int]) -> bool:
-        """Whether the text contains something to stop at."""
+        """Whether the text contains one of the strings that end it."""
         return bool(self.stop) and any(word in self.text(tokens) for word in self.stop)
 
     def without(self, logits: Any) -> Any:
-        """Make what must not be chosen impossible."""
+        """Return logits under which tokens that are never chosen have no probability."""
         if self.never:
             logits = np.array(logits)
             logits[..., list(self.never)] = -np.inf
@@ -190,7 +190,7 @@ def _by_rows(
 ) -> list[list[int]]:
     """Continue every row until it ends; ``logits`` are those of the next token, (batch, vocab)."""
     rows: list[list[int]] = [[] for _ in range(len(logits))]
-    # Each row has its own numbers, so that a text does not depend on its neighbours.
+    # Each row has its own generator, so that a text does not depend on its neighbours.
     chance = [np.random.default_rng((seed, row)) for row in range(len(rows))]
     active = np.ones(len(rows), dtype=bool)
     for step in range(ending.limit):
@@ -204,7 +204,7 @@ def _by_rows(
                 continue
             rows[row].append(token)
             if on_token is not None:
-                # The last bytes may be the beginning of a character that is not there yet.
+                # The last bytes may be the beginning of a character that is not complete yet.
                 so_far = ending.text(rows[row]).rstrip("\N{REPLACEMENT CHARACTER}")
                 on_token(row, token, so_far)
             active[row] = not ending.stopped(rows[row])
@@ -216,20 +216,20 @@ def _by_rows(
 
 @dataclass
 class _Beams:
-    """The beams of one text: finished ones, best first, and the scores of those alive."""
+    """The finished beams of one text, best first."""
 
     width: int
     penalty: float
     done: list[tuple[float, list[int]]] = field(default_factory=list)
 
     def add(self, total: float, tokens: list[int], length: int) -> None:
-        """Keep a finished text if it is among the best."""
+        """Add a finished text and keep the best ones."""
         self.done.append((total / max(length, 1) ** self.penalty, tokens))
         self.done.sort(key=lambda pair: -pair[0])
         del self.done[self.width :]
 
     def is_over(self, best_alive: float, length: int) -> bool:
-        """Whether no beam that is alive can become better than the worst finished one."""
+        """Whether no unfinished beam can beat the worst finished one."""
         if len(self.done) < self.width:
             return False
         return bool(self.done[-1][0] >= best_alive / max(length, 1) ** self.penalty)
@@ -238,7 +238,7 @@ class _Beams:
 def _by_beams(
     writer: Writer, logits: Any, ending: Ending, width: int, penalty: float
 ) -> list[list[int]]:
-    """Continue every row with the likeliest text that ``width`` beams find.
+    """Continue every row with the likeliest text that a search with ``width`` beams finds.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def _by_beams(
     beams = [_Beams(width, penalty) for _ in range(batch)]
     over = np.zeros(batch, dtype=bool)
     for step in range(ending.limit):
-        # What must not be chosen keeps its share of the probability, as others count it.
+        # Tokens that are never chosen keep their share of the probability, as elsewhere.
         chance = ending.without(log_softmax(logits.astype(np.float64)))
         scores = totals[:, :, None] + chance.reshape(batch, width, vocabulary)
         source = np.zeros((batch, width), dtype=np.int64)

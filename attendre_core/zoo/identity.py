@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_identity", "identity_of"]
 
-#: What a `MemoryConfig` consisted of when streams were first saved; one field had another name.
+#: The fields of `MemoryConfig` when streams were first saved; one of them had another name.
 _FIRST_FIELDS = (
     "policy", "kv_size", "q_size", "chunk", "top_k", "present", "positions", "finish", "decode",
     "encoder_outputs", "layer_policies", "per_head", "protect_recent", "cross_top_k",
@@ -46,7 +46,7 @@ def check_identity(model: Model, saved: SavedArrays) -> None:
 
 
 def _first_repr(memory: MemoryConfig | None) -> str | None:
-    """Return how older versions wrote a memory; None if they could not have made it."""
+    """Return the repr of a memory in older versions; None if they had no such memory."""
     if memory is None:
         return None
     for field in fields(memory):

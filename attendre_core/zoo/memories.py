@@ -1,4 +1,4 @@
-"""Which memory every layer of a part reads through."""
+"""The memories that the layers of a part read through."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def memory_stack(
 ) -> Stack:
     """Return the layers of a part over memories.
 
-    What is outside of a layer's sliding window is never seen again, so such a layer gets a
-    first-in-first-out memory, no larger than the window, N and the chunk need. It is exact,
-    however long the input, unless M is smaller than that: then a query sees what both its window
-    and the newest M entries hold; or unless a layer looks ahead and N is less than the window
-    reaches: then it misses what was not read yet. A policy for this very layer
-    (`MemoryConfig.layer_policies`) is respected.
+    A layer with a sliding window never sees again what is outside of it, so it gets a
+    first-in-first-out memory, no larger than the window, N and the chunk need. That is exact for
+    inputs of any length, with two exceptions. If M is smaller than that, a query sees only those
+    of the newest M entries that are inside its window. If a layer looks ahead further than N
+    positions, it misses what was not read yet. A policy of its own
+    (`MemoryConfig.layer_policies`) replaces all this.
 
     Parameters
     ----------

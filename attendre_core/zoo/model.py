@@ -1,4 +1,4 @@
-"""A model with its parameters, ready to read and write on one array library."""
+"""A model with its parameters on one backend: encode, logits, generate, streams."""
 
 from __future__ import annotations
 
@@ -30,23 +30,23 @@ __all__ = ["Model"]
 
 
 class Model:
-    """A model, a memory (or none), and a tokenizer (or none).
+    """A model with its parameters, and optionally a memory and a tokenizer.
 
-    `attendre_core.load` makes one from a checkpoint. The parameters are shared, never changed.
+    `attendre_core.load` makes one from a checkpoint. Parameters are shared, never modified.
 
     Parameters
     ----------
     architecture, params
-        What it computes, and with which numbers.
+        What the model computes, and its parameters, nested.
     memory
-        The memories, as in `load`; None is full attention without any limit.
+        The memories, as in `load`; None means full attention, without a limit.
     library, dtype
-        Backend name and dtype of parameters and memories.
+        Name of the backend, and dtype of parameters and memories.
     tokenizer
         For text in and out.
     attention
-        ``"causal"`` or ``"prefix"``: whether a decoder reads its prompt only backwards, or in
-        both directions; None is what the model was made for.
+        How a decoder reads its prompt: ``"causal"`` or, in both directions, ``"prefix"``; None
+        as it was trained.
     end
         Token ids that end a text.
     """
@@ -96,7 +96,7 @@ class Model:
 
     @property
     def writing_part(self) -> Part:
-        """The decoder of an encoder-decoder, with the top K of its attention across."""
+        """The decoder of an encoder-decoder, with the top K of its cross-attention."""
         decoder = cast(EncoderDecoder, self.architecture).decoder
         top_k = None if self.memory is None else self.memory.cross_top_k
         return decoder if top_k is None else replace(decoder, cross_top_k=top_k)
@@ -111,32 +111,32 @@ class Model:
 
     @property
     def causal(self) -> bool:
-        """Whether it reads only backwards."""
+        """Whether tokens attend only to earlier ones."""
         return self.reading_part.causal and self.attention != "prefix"
 
     @property
     def parameter_count(self) -> int:
-        """Numbers in the parameters, shared ones counted once."""
+        """Number of parameters; shared ones count once."""
         seen = {id(leaf): int(np.prod(leaf.shape)) for leaf in tree_leaves(self.params)}
         return sum(seen.values())
 
     def with_memory(self, memory: MemoryConfig | str | int | None) -> Model:
-        """Return the same model, parameters shared, with another memory or none."""
+        """Return the same model, with shared parameters and another memory or none."""
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,
             dtype=self.dtype, tokenizer=self.tokenizer, attention=self.attention, end=self.end,
         )  # fmt: skip
 
     def tokens(self, text: str) -> list[int]:
-        """Turn a text into token ids, special ones included."""
+        """Turn a text into token ids, including special tokens."""
         return self.require_tokenizer("tokens").encode(text)
 
     def text(self, tokens: Sequence[int]) -> str:
-        """Turn token ids into text, special ones left out."""
+        """Turn token ids into a text, without special tokens."""
         return self.require_tokenizer("text").decode(list(tokens))
 
     def require_tokenizer(self, where: str) -> Tokenizer:
-        """Return the tokenizer; an error says what to do where there is none."""
+        """Return the tokenizer; without one, raise an error that says what to do."""
         if self.tokenizer is None:
             raise ConfigError(
                 f"Model.{where}: this checkpoint came without a tokenizer. Pass token ids, or put "
@@ -152,12 +152,12 @@ class Model:
         Parameters
         ----------
         tokens
-            Token ids, or a list of rows of different lengths; or a text.
+            Token ids, a list of rows of different lengths, or a text.
 
         Returns
         -------
         array
-            Zeros behind the end of a shorter row.
+            Zeros after the end of a shorter row.
         """
         return self._hidden(self._rows("encode", tokens))
 
@@ -169,8 +169,8 @@ class Model:
         tokens
             As in `encode`.
         decoder_tokens
-            For an encoder-decoder: what the decoder has written so far, its start token
-            included.
+            For an encoder-decoder: what the decoder has written so far, including its start
+            token.
         """
         rows = self._rows("logits", tokens)
         if isinstance(self.architecture, EncoderDecoder):
@@ -189,13 +189,13 @@ class Model:
         batch
             Number of rows.
         observer
-            Who is told what each layer reads, evicts and attends to; None is nobody.
+            An object that watches what each layer reads, evicts and attends to; or None.
         """
         checks.whole_number("Model.stream", "batch", batch, least=1, hint="It counts rows.")
         return Stream(self, batch, observer=observer)
 
     def restore(self, path: str | Path) -> Stream:
-        """Go on from a stream that was saved, on this or on another backend."""
+        """Continue a stream that was saved, on this or another backend."""
         return Stream.restored(self, path)
 
     # ---------------------------------------------------------------- writing
@@ -222,21 +222,22 @@ class Model:
             A text, a list of texts, token ids, or a list of rows of token ids of different
             lengths.
         max_new_tokens
-            At most so many.
+            Maximum number of new tokens.
         temperature, top_p, top_k, seed
-            0 always takes the likeliest token; otherwise tokens are sampled, the same for the
-            same seed on every backend.
+            A temperature of 0 always takes the likeliest token. Otherwise tokens are sampled:
+            the same ones for the same seed, on every backend.
         beams, length_penalty
-            Search for the likeliest text with so many beams.
+            Number of beams in a search for the likeliest text, and the exponent of the length
+            by which its log-probability is divided.
         stop
-            Texts that end it.
+            Strings that end the text, which is cut before them.
         on_token
-            Called with row, token and the text so far, as soon as a token is there.
+            Called with row, token and the text so far after each new token.
 
         Returns
         -------
         Any
-            A text for a text, token ids for token ids, a list for a list; without the prompt.
+            Without the prompt: a text for a text, token ids for token ids, a list for a list.
         """
         reading = self._read(self._rows("generate", prompt))
         written = generate(
@@ -259,7 +260,7 @@ class Model:
         return rows
 
     def _read(self, rows: list[list[int]]) -> Stream | Whole:
-        """Read whole rows, ready to be continued."""
+        """Read whole rows; generation continues from the result."""
         if self.memory is None and not self.causal:
             return Whole(self, rows)
         stream = self.stream(len(rows))
@@ -267,7 +268,7 @@ class Model:
         return stream
 
     def _hidden(self, rows: list[list[int]]) -> Array:
-        """Return hidden states in input order, zeros behind the end of a row."""
+        """Return hidden states in input order, with zeros after the end of a row."""
         if self.memory is None:
             whole = Whole(self, rows)
             hidden = whole.hidden[:, : whole.length, ...]

@@ -30,7 +30,7 @@ class Hidden(NamedTuple):
 
 
 class Reader:
-    """A part of a model over memories; holds no state.
+    """A part of a model over memories. It has no state of its own.
 
     Parameters
     ----------
@@ -39,9 +39,9 @@ class Reader:
     memory
         Sizes and policy.
     causal
-        Whether positions attend only backwards.
+        Whether positions attend only to earlier ones.
     observer
-        Who is told what the layers do; None is nobody.
+        An object that watches what the layers do, or None.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Reader:
         self.observer = observer
 
     def stack(self, length: int) -> Stack:
-        """Return the layers for inputs of up to ``length`` positions so far."""
+        """Return the layers for inputs of up to ``length`` positions."""
         far = is_far(self.part, length)
         return memory_stack(self.part, self.memory, self.library, causal=self.causal, far=far)
 
@@ -75,7 +75,7 @@ class Reader:
         )  # fmt: skip
 
     def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
-        """Read one chunk of token ids, (batch, seq) in NumPy; the states are used up."""
+        """Read one chunk of token ids, NumPy (batch, seq); ``state`` must not be used again."""
         array = self.backend.from_numpy
         ids, at, real = (array(np.asarray(a)) for a in (tokens, position, valid))
         x = self.part.embed(self.params, ids, at)
@@ -85,7 +85,7 @@ class Reader:
         return state, self._hidden(out)
 
     def finish(self, state: States, length: int) -> tuple[States, list[Hidden]]:
-        """Let everything that waits come out, in order."""
+        """Let all waiting queries out; return the outputs in order."""
         stack = self._observed(self.stack(length))
         if stack.delay == 0:
             return state, []

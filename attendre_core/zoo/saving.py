@@ -38,7 +38,7 @@ _SAMPLES, _SAMPLE = 8, 64
 
 
 def named_leaves(tree: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield arrays with the way to them, in the order of `tree_leaves`.
+    """Yield arrays with their paths, in the order of `tree_leaves`.
 
     Examples
     --------
@@ -121,7 +121,7 @@ class SavedArrays:
 def sorted_queues(tree: Any) -> Any:
     """Put the entries of every `DataOnlyState` in a tree in the order in which they arrived.
 
-    A memory keeps them in this order; files of older versions have them in any.
+    Memories keep them in this order; files of older versions may have them in any order.
     """
     if isinstance(tree, DataOnlyState):
         found = backend_of(tree.arrival)

@@ -1,4 +1,4 @@
-"""Input that arrives over time: feed it, write from it, save it, go on elsewhere."""
+"""Input that arrives over time: feed it, generate from it, save it, restore it elsewhere."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ class Stream:
     batch
         Number of rows.
     observer
-        Who is told what each layer reads, evicts and attends to; None is nobody.
+        An object that watches what each layer reads, evicts and attends to; or None.
 
     Attributes
     ----------
     lengths
-        Tokens that each row was fed.
+        Number of tokens that each row was fed.
     """
 
     def __init__(self, model: Model, batch: int = 1, *, observer: Observer | None = None) -> None:
@@ -77,7 +77,7 @@ class Stream:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Tokens that each row was fed."""
+        """Number of tokens that each row was fed."""
         return tuple(int(n) + len(p) for n, p in zip(self._read, self._pending, strict=True))
 
     def feed(self, tokens: Any) -> None:
@@ -86,11 +86,11 @@ class Stream:
             pass
 
     def read(self, tokens: Any) -> list[Hidden]:
-        """Do as `feed`, and return the hidden states that came out, late by the sum of all N."""
+        """Do what `feed` does; return the hidden states that come out, late by the sum of all N."""
         return list(self._reading(tokens))
 
     def _reading(self, tokens: Any) -> Iterator[Hidden]:
-        """Read chunk by chunk; an input of any length is read in the same memory."""
+        """Read chunk by chunk, in the same memory for an input of any length."""
         rows = rows_of("Stream.feed", tokens, self._reader.part.vocabulary, self.model.tokens)
         if len(rows) != self.batch:
             raise ConfigError(
@@ -130,7 +130,7 @@ class Stream:
         return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
 
     def writer(self, room: int) -> tuple[Writer, Any]:
-        """Return a writer that goes on from here, and the logits of its first token."""
+        """Return a writer that continues from here, and the logits of the first new token."""
         if self._outputs is not None:
             return write_across(self.model, *self.encoded(), room)
         self._finish_for("Stream.generate")
@@ -139,19 +139,19 @@ class Stream:
         )
 
     def encoded(self) -> tuple[Array, Array]:
-        """Return what a decoder attends to: outputs (batch, n, dim), and which are real."""
+        """Return what a decoder attends to: outputs (batch, n, dim), and which are valid."""
         if self._outputs is None:
             raise ConfigError("Stream.encoded: only the stream of an encoder-decoder has it.")
         self._finish_for("Stream.generate")
         held = self._outputs.read(self._encoded)
-        # Empty places come first; most of them are dropped, a few are left so that few lengths
-        # are compiled.
+        # Empty places come first. Most of them are dropped; a few stay, so that there are few
+        # lengths to compile for.
         count = int(self.model.backend.to_numpy(held.valid).sum(axis=1).max())
         first = max(held.valid.shape[1] - -(-count // _PLACES) * _PLACES, 0)
         return held.data[:, first:, ...], held.valid[:, first:]
 
     def reports(self) -> list[MemoryReport]:
-        """Return what the memory of each layer holds and how it behaved."""
+        """Return a report on the memory of each layer."""
         layers = self._reader.stack(int(self._read.max())).layers
         return [
             layer.kv_memory.report(state.kv, warn_below=0.0)
@@ -161,12 +161,12 @@ class Stream:
     # ---------------------------------------------------------------- saving
 
     def save(self, path: str | Path) -> None:
-        """Write everything that is needed to go on into a safetensors file.
+        """Save everything that is needed to continue in a safetensors file.
 
-        The file is complete or not there: it is written aside and then moved.
+        The file is written under another name and then moved, so it is never incomplete.
         """
         if isinstance(self._reader, GrowingReader):
-            # Whoever goes on from the file, and this stream, must work with the same sizes.
+            # This stream and one that is restored from the file must have the same sizes.
             self._states = self._reader.fitted(self._states)
         notes = {
             **identity_of(self.model),
@@ -226,7 +226,7 @@ class Stream:
         return hidden
 
     def _keep(self, hidden: Hidden) -> None:
-        """Remember the last hidden state of each row, and the outputs a decoder will read."""
+        """Keep the last hidden state of each row, and the outputs that a decoder will attend to."""
         found = self.model.backend
         xp = found.xp
         valid = np.asarray(found.to_numpy(hidden.valid))
@@ -251,7 +251,7 @@ class Stream:
 
 
 def _reader_of(model: Model, observer: Observer | None) -> Reader:
-    """Return the part of a model that reads, over its memories or with everything kept."""
+    """Return a reader over the model's memories, or one that keeps everything."""
     part, params = model.reading_part, model.reading_params
     if model.memory is not None:
         return Reader(

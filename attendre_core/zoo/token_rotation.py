@@ -15,20 +15,20 @@ __all__ = ["TokenRotation", "cast_to"]
 
 
 class TokenRotation:
-    """How queries and keys of one token are rotated and scaled; the same for many layers.
+    """Rotates and scales the queries and keys of one token, for all layers with one encoding.
 
-    They are rotated in one call, because cosines and sines may differ by head: those of queries
-    are scaled, which then costs nothing.
+    Queries and keys are rotated in one call. The cosines and sines of query heads include the
+    scale.
 
     Parameters
     ----------
     encoding
-        One without positions, `RoPE` or `LMInfinite`.
+        `RoPE`, `LMInfinite`, or one without positions.
     terms
-        Of the encoding, for a query at the origin. The first rotates queries and keys by their
-        places; the others rotate keys, the same wherever they are.
+        Terms of the encoding for a query at the origin. The first rotates queries and keys by
+        their places; the others rotate only keys, all by the same angle.
     heads, scale
-        Query heads, and what multiplies their logits; None is 1/sqrt(head_dim).
+        Number of query heads, and factor of the logits; None = 1/sqrt(head_dim).
     place
         int32, (batch, 1): the place of the first token, counted from the origin.
     """
@@ -52,7 +52,7 @@ class TokenRotation:
         self._scale = self._scale * self._rope.temperature**2
         scales = np.repeat([self._scale, 1.0], [heads, kv_heads])[:, None]
         self._scales = xp.astype(found.from_numpy(scales), self._dtype)
-        #: Cosine and sine of keys that are rotated the same wherever they are, for each term.
+        #: Cosine and sine of the constant angle of each further term.
         self._fixed = [
             [xp.broadcast_to(a, (*a.shape[:2], kv_heads, a.shape[3])) for a in self._angles(at)]
             for at in (term.key_at[:1, 0, :1] for term in terms[1:])  # type: ignore[index]
@@ -65,7 +65,7 @@ class TokenRotation:
         return [angle[:, :, None, :] for angle in each]
 
     def move(self, place: Array) -> None:
-        """Go to the place of another token, (batch, 1)."""
+        """Compute the angles for the place of another token, (batch, 1)."""
         if self._rope is None:
             return
         angles = [angle * self._scales for angle in self._angles(place)]
@@ -93,12 +93,12 @@ class TokenRotation:
 
 
 def cast_to(x: Array, dtype: Any) -> Array:
-    """Return an array in a dtype, itself if it has it."""
+    """Return an array with a dtype, without a copy if it has that dtype."""
     return x if x.dtype == dtype else backend_of(x).xp.astype(x, dtype)
 
 
 def _rope_of(encoding: Encoding) -> RoPE | None:
-    """Return the rotation inside of an encoding."""
+    """Return the rotation of an encoding; None if it has none."""
     if isinstance(encoding, LMInfinite):
         return RoPE(base=encoding.base) if encoding.rope is None else encoding.rope
     return encoding if isinstance(encoding, RoPE) else None

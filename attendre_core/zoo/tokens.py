@@ -25,7 +25,7 @@ def rows_of(
     Parameters
     ----------
     vocabulary
-        Ids are below it.
+        Size of the vocabulary.
     encode
         Turns a text into ids: then ``tokens`` may be a text or a list of texts.
 
@@ -76,7 +76,7 @@ def is_single(prompt: Any) -> bool:
 
 
 def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
-    """Fill rows up behind their end: int32 ids and boolean flags, (rows, length)."""
+    """Pad rows at the end: int32 ids and boolean flags, (rows, length)."""
     longest = max((len(row) for row in rows), default=0) if length is None else length
     tokens = np.zeros((len(rows), longest), dtype=np.int32)
     valid = np.zeros((len(rows), longest), dtype=bool)
@@ -87,6 +87,6 @@ def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
 
 
 def last_rows(backend: Backend, x: Array, place: Any) -> Array:
-    """Take one position of each row: (batch, n, dim) and (batch,) in NumPy give (batch, dim)."""
+    """Take one position of each row of (batch, n, dim); ``place`` is NumPy, (batch,)."""
     index = backend.from_numpy(np.asarray(place, dtype=np.int64)[:, None])
     return gather_slots(x, index, axis=1)[:, 0, :]

@@ -37,7 +37,7 @@ class Memories:
     stack, states
         From `Stack.decoding` or fresh.
     own
-        The states belong to nobody else, so that they may be written over.
+        Nobody else uses the states, so they may be overwritten.
     """
 
     def __init__(self, stack: Stack, states: States, *, own: bool) -> None:
@@ -51,11 +51,11 @@ class Memories:
         return out.x
 
     def probe(self, blocks: Blocks, x: Array, at: Array, real: Array) -> Array:
-        """Return what would come out of several tokens, (batch, n, dim)."""
+        """Return the output for several tokens, (batch, n, dim), without adding them."""
         return self.stack.step(self.states, blocks, x, at, real)[1].x
 
     def reorder(self, index: Any, rows: Array) -> None:
-        """Take row ``index[i]`` as row i."""
+        """Reorder rows: row ``index[i]`` becomes row i."""
         self.states = self.stack.reorder(self.states, rows)
         self._own = True
 
@@ -66,17 +66,17 @@ class Writer:
     Parameters
     ----------
     model
-        Makes logits of what comes out.
+        Turns hidden states into logits.
     part, params, blocks
         The decoder.
     stack, states
-        Its layers, ready to write, and what they remember.
+        Its layers after reading, and their states.
     position
         (batch,): the position of the next token of each row.
     cached
         Write against prepared keys, see `DecodeCache`.
     own
-        The states belong to nobody else, so that they may be written over.
+        Nobody else uses the states, so they may be overwritten.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Writer:
         self.position = np.asarray(position, dtype=np.int32)
         self._layers: Memories | DecodeCache = Memories(stack, states, own=own)
         self._cached = cached
-        #: Which input each row belongs to: its beams attend to the same encoder's output.
+        #: The input that each row belongs to: its beams attend to the same encoder outputs.
         self._inputs = np.arange(len(self.position))
 
     def write(self, tokens: Any, active: Any) -> Any:
-        """Add a token to each active row; returns next-token logits, (batch, vocabulary)."""
+        """Add a token to each active row; return next-token logits, (batch, vocabulary)."""
         array = self.model.backend.from_numpy
         active = np.asarray(active, dtype=bool)
         at = array(self.position[:, None].copy())
@@ -111,12 +111,12 @@ class Writer:
         return self.logits(self.part.final(self.params, x))[:, 0, :]
 
     def probe(self, tokens: Any, valid: Any) -> Any:
-        """Return what the logits would be after each of several tokens, and write none of them.
+        """Return the logits after each of several tokens, without writing them.
 
         Parameters
         ----------
         tokens, valid
-            (batch, n) in NumPy: ids, and which of them are real.
+            NumPy, (batch, n): token ids, and which of them are real.
 
         Returns
         -------
@@ -125,8 +125,8 @@ class Writer:
         """
         if not isinstance(self._layers, Memories):
             raise StateError(
-                "Writer.probe: tokens were written already, and what was read is prepared for one "
-                "token at a time. Ask before the first one is written."
+                "Writer.probe: tokens were written already, and the cache takes one token at a "
+                "time. Call probe before the first one is written."
             )
         array = self.model.backend.from_numpy
         places = self.position[:, None] + np.cumsum(valid, axis=1, dtype=np.int32) - 1
@@ -141,7 +141,7 @@ class Writer:
         return np.asarray(self.model.backend.to_numpy(values), dtype=np.float32)
 
     def reorder(self, index: Any) -> None:
-        """Take row ``index[i]`` as row i."""
+        """Reorder rows: row ``index[i]`` becomes row i."""
         index = np.asarray(index)
         rows = self.model.backend.from_numpy(index.astype(np.int32))
         self._ready().reorder(index, rows)
@@ -151,7 +151,7 @@ class Writer:
         self._inputs, self.position = inputs, self.position[index]
 
     def _ready(self) -> Memories | DecodeCache:
-        """Prepare the keys before the first token, if they are to be prepared."""
+        """Return the layers; a cache is made before the first token."""
         if self._cached and isinstance(self._layers, Memories):
             held = self._layers
             self._layers = DecodeCache(held.stack.layers, held.states, self.position)
@@ -167,16 +167,16 @@ class Writer:
 def write_after(
     model: Model, reader: Reader, states: States, lengths: Any, hidden: Array, room: int
 ) -> tuple[Writer, Any]:
-    """Go on from what a decoder has read; also return the logits of the first token.
+    """Return a writer that continues what a decoder has read, and the first logits.
 
     Parameters
     ----------
     reader, states, lengths
-        Who has read, what it remembers, and how many tokens of each row, (batch,) in NumPy.
+        The reader, its states, and the number of tokens read of each row, NumPy (batch,).
     hidden
         (batch, dim): of the last token of each row.
     room
-        At most so many tokens will be written.
+        Maximum number of tokens that will be written.
     """
     inside = model.memory is not None and model.memory.decode == "inside"
     stack = reader.stack(int(np.max(lengths)) + room)
@@ -189,14 +189,14 @@ def write_after(
 
 
 def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
-    """Start a decoder that attends to an encoder's output; also return its first logits.
+    """Return a writer for a decoder that attends to encoder outputs, and the first logits.
 
     Parameters
     ----------
     encoded, valid
         (batch, n, dim) and boolean (batch, n).
     room
-        At most so many tokens will be written.
+        Maximum number of tokens that will be written.
     """
     part, params = model.writing_part, model.params["decoder"]
     batch = int(valid.shape[0])

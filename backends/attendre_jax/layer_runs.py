@@ -1,4 +1,4 @@
-"""Equal layers of a model in one scan, so that compiling takes as long for fifty as for one.
+"""Equal layers of a model in one scan, so that fifty compile as fast as one.
 
 Neighbouring layers with the same specification and the same shapes of parameters form a *run*.
 Parameters and states of a run have its layers on a new first axis.
@@ -22,7 +22,7 @@ __all__ = ["Run", "drained_runs", "runs_of", "stacked_params", "started_runs", "
 
 
 class Run(NamedTuple):
-    """Layers ``start`` to before ``stop``, all of the same kind."""
+    """Layers from ``start`` up to, not including, ``stop``, all of the same kind."""
 
     kind: Any
     start: int
@@ -40,7 +40,7 @@ def runs_of(kinds: Sequence[Any], params: Params, *, scan: bool) -> list[Run]:
     Parameters
     ----------
     kinds
-        What a layer must share with its neighbours, for each layer: a specification.
+        For each layer, the specification that it must share with its neighbours.
     """
 
     def shared(number: int) -> Any:
@@ -130,12 +130,12 @@ def drained_runs(
     states: Sequence[Any],
     length: int | None,
 ) -> tuple[list[Any], list[Flow]]:
-    """Let everything that waits come out, from the input upwards.
+    """Let all waiting queries out, from the input upwards.
 
     Parameters
     ----------
     length
-        Positions at a time; None is all of a layer at once.
+        Positions at a time; None = all of a layer at once.
 
     Returns
     -------

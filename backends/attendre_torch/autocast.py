@@ -32,7 +32,7 @@ def without_autocast(like: Tensor) -> Any:
 
 
 def with_autocast_of(like: Tensor) -> Callable[[], Any]:
-    """Return a way back to the autocast in force now, from inside of `without_autocast`."""
+    """Return a context that restores the present autocast inside of `without_autocast`."""
     kind = like.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return nullcontext

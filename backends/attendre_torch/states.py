@@ -23,7 +23,7 @@ State = TypeVar("State")
 def make_known(*kinds: type) -> None:
     """Let PyTorch read and write named tuples: ``torch.load``, ``torch.export.save``.
 
-    They hold tensors and nothing else, so that a file with them needs no trust.
+    They hold nothing but tensors, so loading them is safe.
     """
     torch.serialization.add_safe_globals(list(kinds))
     # PyTorch's own message names this function, which has no public name yet.
@@ -37,9 +37,9 @@ make_known(LayerState, KeyValueState, DataOnlyState)
 
 
 def detach(state: State) -> State:
-    """Cut a state off from the graph that made it: truncated back-propagation.
+    """Detach a state from the graph that made it, for truncated back-propagation.
 
-    Gradients of what is read later stop here. The numbers are shared, not copied.
+    Gradients of what is read later stop here. The data is shared, not copied.
 
     Examples
     --------
@@ -52,10 +52,10 @@ def detach(state: State) -> State:
 
 
 def writable(state: State) -> State:
-    """Return a state that may be used here: what inference mode made is copied outside of it.
+    """Return a state that can be used here: tensors made in inference mode are copied.
 
-    PyTorch neither records gradients through tensors of inference mode nor writes into them
-    elsewhere.
+    Outside of inference mode, PyTorch neither records gradients through such tensors nor writes
+    into them.
     """
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return state

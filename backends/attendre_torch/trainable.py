@@ -30,7 +30,7 @@ Piece = tuple[Tensor, Tensor, Tensor]
 
 
 class Segment(NamedTuple):
-    """What `TrainableModel.segments` yields: outputs whose graph ends where the segment begins.
+    """What `TrainableModel.segments` yields: outputs with a graph that starts at the segment.
 
     Attributes
     ----------
@@ -56,7 +56,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         From ``attendre_core.load(..., backend="torch")`` or `from_transformers`. Its parameters
         are shared, not copied: training changes them.
     checkpoint
-        Compute each layer's step again in the backward pass instead of keeping what it computed.
+        Recompute each layer's step in the backward pass instead of keeping its activations.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What an architecture must say about itself.
+"""What an architecture must define.
 
 An architecture is a frozen dataclass of plain numbers. It says which tensors a checkpoint holds
 (`parameters`) and computes with them: every method is a pure function of parameters and arrays.
@@ -32,7 +32,7 @@ class Tensor:
     Attributes
     ----------
     name
-        In the checkpoint.
+        Name in the checkpoint.
     shape
         Of the parameter, after ``rows`` and ``transposed``.
     rows
@@ -91,16 +91,16 @@ class Part:
 
     @property
     def causal(self) -> bool:
-        """Whether a position attends only to itself and what came before."""
+        """Whether positions attend only to themselves and earlier ones."""
         return True
 
     @property
     def scale(self) -> float | None:
-        """Multiplies the logits; None is 1/sqrt(head_dim)."""
+        """Factor of the logits; None = 1/sqrt(head_dim)."""
         return None
 
     def window(self, layer: int) -> int | None:
-        """Return how far a layer looks to either side, its own position included; None = all."""
+        """Return how far a layer attends to either side, counting its own position; None = all."""
         return None
 
     def encoding(self, layer: int) -> Encoding:
@@ -126,7 +126,7 @@ class Part:
     def finish(
         self, params: Params, attended: Array, carry: Array, cross: Cross | None = None
     ) -> Array:
-        """Return the output of a layer of what was attended and the input it belongs to."""
+        """Return the output of a layer from its attention output and its input ``carry``."""
         raise NotImplementedError
 
     def final(self, params: Params, x: Array) -> Array:
