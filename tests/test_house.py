@@ -6,6 +6,7 @@ import ast
 import inspect
 import statistics
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -298,3 +299,18 @@ def test_a_misspelt_kernel_is_refused() -> None:
             is_concrete=numpy.is_concrete,
             kernels={"lowset": lambda *arguments: None},
         )
+
+
+# ------------------------------------------------------------------ mutants
+
+
+def test_no_mutant_is_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The text that each mutant of the conformance suite breaks is in the code.
+
+    Whoever changes that text adapts the mutant: `conformance/selftest`.
+    """
+    monkeypatch.syspath_prepend(ROOT / "conformance" / "selftest")
+    every, running = (import_module(name) for name in ("every_mutant", "running_mutants"))
+    for mutant in every.EVERY_MUTANT:
+        assert mutant.new != mutant.old, f"{mutant.name} changes nothing"
+        running.broken_text(mutant)

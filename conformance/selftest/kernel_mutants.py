@@ -113,7 +113,7 @@ KERNEL_MUTANTS = (
         "best = np.argsort(-theirs)",
         "best = np.argsort(theirs)",
         f"{ORACLE}[scores]",
-        "numba",
+        "torch",
     ),
     Mutant(
         "machine code: ties among stored entries broken the other way round",
@@ -121,7 +121,7 @@ KERNEL_MUTANTS = (
         "(np.int64(order[i]) + np.int64(LAST))",
         "(np.int64(LAST) - np.int64(order[i]))",
         f"{ORACLE}[lru-and-lfu]",
-        "numba",
+        "torch",
     ),
     Mutant(
         "machine code: sample instead of population sigma",
@@ -129,7 +129,7 @@ KERNEL_MUTANTS = (
         "sqrt(squares / x.size)",
         "sqrt(squares / max(x.size - 1, 1))",
         f"{ORACLE}[lra]",
-        "numba",
+        "torch",
     ),
     Mutant(
         "machine code: no snap",
@@ -137,7 +137,7 @@ KERNEL_MUTANTS = (
         "if abs(x[i] - start) <= near and x[i] < same:",
         "if abs(x[i] - start) < 0 and x[i] < same:",
         "memory/test_ties.py::test_two_stored_scores_tie_with_the_newcomer",
-        "numba",
+        "torch",
     ),
     Mutant(
         "machine code: of entries equal to the K-th the newest go",

@@ -26,7 +26,7 @@ def main(words: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         clean = Path(folder) / "clean"
         copy_packages(clean)
-        stale = [problem for mutant in chosen if (problem := is_stale(mutant, clean))]
+        stale = [problem for mutant in chosen if (problem := is_stale(mutant))]
         if stale:
             print("\n".join(stale))
             return 2
@@ -53,10 +53,10 @@ def main(words: list[str]) -> int:
     return 0 if all(killed) else 1
 
 
-def is_stale(mutant: Mutant, clean: Path) -> str | None:
+def is_stale(mutant: Mutant) -> str | None:
     """Return what to do if the text of a mutant is not in the code; None if it is."""
     try:
-        broken_text(mutant, clean)
+        broken_text(mutant)
     except LookupError as error:
         return str(error)
     return None

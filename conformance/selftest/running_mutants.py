@@ -118,9 +118,10 @@ def check_laws(mutants: Iterable[Mutant], clean: Path) -> Outcome:
     return outcome
 
 
-def broken_text(mutant: Mutant, folder: Path) -> str:
-    """Return the text of a file with the mistake in it."""
-    path = folder / mutant.file
+def broken_text(mutant: Mutant, folder: Path | None = None) -> str:
+    """Return the text of a file with the mistake in it; by default, of the repository's own."""
+    package, _, rest = mutant.file.partition("/")
+    path = PACKAGES[package] / rest if folder is None else folder / mutant.file
     text = path.read_text() if path.exists() else ""
     if mutant.old not in text:
         raise LookupError(
