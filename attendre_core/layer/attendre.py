@@ -7,8 +7,8 @@
     k, v chunk ──► K/V memory (M) ──► what survived ──────────┘
 
 A query waits until N later positions have been read, so it attends to its past *and* to up to N
-positions of its future. Everything that belongs to the query waits with it: the residual stream
-(`carry`), positions, validity, metadata.
+positions of its future. What belongs to the query waits with it: the residual stream (`carry`),
+its position, validity and metadata.
 """
 
 from __future__ import annotations
@@ -49,24 +49,23 @@ class AttendreLayer(LayerSpec):
     kv_memory
         M entries of keys and values.
     q_memory
-        N waiting queries; None attends at once. N must be smaller than M, half of it is a good
-        choice.
+        N waiting queries; None attends at once. N must be smaller than M; M / 2 is a good choice.
     top_k
         How many entries each query and head retrieves; None = all.
     causal
-        Attend only to positions at or before the query's.
+        Attend only to entries at or before the query's position.
     encoding
         Position scheme.
     trace
-        Record in each step what was inserted and evicted, and why.
+        Record what each step inserted and evicted, and why.
 
     Notes
     -----
-    Laws: the delay is exactly N; with N and M at least the length of the input and everything
-    flushed, the output is that of full bidirectional attention; with N = 0, M at least the
-    length and ``causal``, that of causal attention; `drain` = `flush`. Padding changes nothing:
-    it neither enters the memories nor pushes queries out, so rows of a batch may end at
-    different times.
+    Laws: the delay is exactly N. If N and M are at least the length of the input, the output
+    after `flush` is that of full bidirectional attention; if N = 0, M is at least the length and
+    ``causal`` is set, that of causal attention. `drain` gives the same as `flush`. Padding changes
+    nothing: it neither enters the memories nor pushes queries out, so the rows of a batch may end
+    at different times.
 
     Examples
     --------
@@ -97,18 +96,18 @@ class AttendreLayer(LayerSpec):
     ) -> tuple[LayerState, LayerOutput]:
         """Read one chunk; the queries of N positions ago attend.
 
-        The order is the paper's: queries enter the Q memory and the oldest come out; keys and
-        values enter the K/V memory, which evicts down to M; the queries that came out attend to
-        what survived; the scores are updated.
+        In the paper's order (specification, reading 1): the queries enter the Q memory and the
+        oldest come out; the keys and values enter the K/V memory, which evicts down to M; the
+        queries that came out attend to the survivors; the scores are updated.
 
         Parameters
         ----------
         encoding_params
             Learned arrays of the encoding, such as T5's table.
         policy_params
-            Arrays of the K/V memory's policy, if it has any.
+            Arrays that the K/V memory's policy needs, if any.
         donate
-            The caller will not use ``state`` again.
+            The caller will not use ``state`` again, so its arrays may be overwritten.
         """
         where = "AttendreLayer.step"
         self._check_state(where, state)
@@ -122,23 +121,24 @@ class AttendreLayer(LayerSpec):
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
         entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
-        more = {"aux": document, "policy_params": policy_params}
+        options = {"aux": document, "policy_params": policy_params}
         record = None
         if self.trace:
-            kv, evicted = self.kv_memory.insert(state.kv, *entries, **more)
-            record = trace_step(self.kv_memory, state.kv, kv, chunk.position, chunk.valid, evicted)
+            kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
+            place = (chunk.position, chunk.valid)
+            record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
-            kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
+            kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)
         return LayerState(kv, queue), output
 
     def flush(
         self, state: LayerState, *, encoding_params: Any = None, policy_params: Any = None
     ) -> tuple[LayerState, LayerOutput]:
-        """Let all waiting queries attend in one extra step: the N residual positions, in order.
+        """Let all waiting queries attend in one extra step: the last N positions, in order.
 
-        Rows with fewer than N waiting queries have invalid entries in front. Without a Q memory
-        nothing waits, and the output has no positions.
+        Rows with fewer than N waiting queries start with invalid outputs. Without a Q memory
+        no query waits, and the output is empty.
         """
         self._check_state("AttendreLayer.flush", state)
         state, outputs = self.empty_queue(state, max(self.delay, 1), encoding_params, policy_params)
@@ -152,9 +152,9 @@ class AttendreLayer(LayerSpec):
         encoding_params: Any = None,
         policy_params: Any = None,
     ) -> tuple[LayerState, LayerOutput]:
-        """Do what `flush` does, ``chunk_length`` queries at a time, in less memory.
+        """Like `flush`, but ``chunk_length`` queries at a time, which takes less memory.
 
-        Nothing enters the K/V memory meanwhile.
+        Nothing enters the K/V memory in the meantime.
         """
         checks.whole_number(
             "AttendreLayer.drain", "chunk_length", chunk_length, least=1,
@@ -165,11 +165,11 @@ class AttendreLayer(LayerSpec):
         return state, self._joined(state, outputs)
 
     def decoding(
-        self, state: LayerState, room: int | None = None
+        self, state: LayerState, room: int | None = None, *, policy_params: Any = None
     ) -> tuple[AttendreLayer, LayerState]:
         """Switch from reading to decoding; see `attendre_core.layer.decoding.decoding`."""
         self._check_state("AttendreLayer.decoding", state)
-        return decoding(self, state, room)
+        return decoding(self, state, room, policy_params)
 
     # ---------------------------------------------------------------- inside
 
@@ -198,7 +198,7 @@ class AttendreLayer(LayerSpec):
             )
 
     def _placed(self, state: LayerState, chunk: Chunk) -> Chunk:
-        """Give every position of the chunk a number and a flag, if the caller gave none."""
+        """Fill in positions and validity where the caller gave none."""
         valid = checks.flags(
             "AttendreLayer.step", "valid", chunk.valid, tuple(chunk.key.shape[:2]), chunk.key,
             default=True,
@@ -209,7 +209,7 @@ class AttendreLayer(LayerSpec):
         return chunk._replace(position=position, valid=valid)
 
     def _wait(self, state: LayerState, chunk: Chunk) -> tuple[DataOnlyState | None, _Waiting]:
-        """Exchange the chunk's queries for those that waited long enough."""
+        """Exchange the chunk's queries for those that have waited long enough."""
         data = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
         if self.q_memory is None or state.queue is None:
             return None, _Waiting(data, chunk.position, chunk.valid)
@@ -254,7 +254,7 @@ class AttendreLayer(LayerSpec):
         encoding_params: Any = None,
         policy_params: Any = None,
     ) -> tuple[LayerState, list[LayerOutput]]:
-        """Let the waiting queries attend, ``length`` at a time; the outputs one by one."""
+        """Let the waiting queries attend, ``length`` at a time; return one output per part."""
         if self.q_memory is None or state.queue is None:
             return state, []
         rest = self.q_memory.get_all(state.queue)
@@ -283,7 +283,7 @@ class AttendreLayer(LayerSpec):
         return joined
 
     def _nothing(self, state: LayerState) -> LayerOutput:
-        """Return the output of a layer in which no query waits: no positions at all."""
+        """Return the empty output of a layer in which no query waits."""
         xp = backend_of(state.kv.key).xp
         batch, heads, _, dim = state.kv.value.shape
         device = backend_of(state.kv.key).device_of(state.kv.key)

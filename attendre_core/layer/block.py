@@ -1,4 +1,4 @@
-"""One transformer layer around its memory: project, attend, finish.
+"""One transformer layer around its memories: project, attend, finish.
 
 ::
 
@@ -20,21 +20,21 @@ __all__ = ["Block", "Flow", "Observer", "empty_block", "step_block"]
 class Block(Protocol):
     """One transformer layer around its attention: any object with these two methods.
 
-    A block that has an attribute ``encoding_params`` passes it to the position scheme.
+    If a block has an attribute ``encoding_params``, it is passed to the position scheme.
     """
 
     def project(self, x: Array, position: Array) -> tuple[Array, Array, Array]:
         """Return query, key and value, (batch, seq, heads, dim), of the input (batch, seq, C)."""
 
     def finish(self, attended: Array, carry: Array) -> Array:
-        """Return the output, (batch, seq, C), of what was attended and the input it belongs to."""
+        """Return the output, (batch, seq, C), from the attention output and the layer's input."""
 
 
 class Flow(NamedTuple):
     """What travels from layer to layer.
 
-    ``x`` is (batch, seq, C), the others belong to the same positions; only the valid ones are
-    real. Fields as in `Chunk`.
+    ``x`` is (batch, seq, C); the other fields are those of `Chunk` for the same positions. Only
+    valid positions are real.
     """
 
     x: Array
@@ -45,18 +45,18 @@ class Flow(NamedTuple):
 
 
 class Observer(Protocol):
-    """Who is told what the layers of a stack do; it changes nothing.
+    """Watches what the layers of a stack do, without changing it.
 
     Attributes
     ----------
     traces
-        Whether the layers shall record who enters and who goes, for `attended`.
+        Whether layers should record what enters and what is evicted, for `attended`.
     """
 
     traces: bool
 
     def reads(self, number: int, layer: AttendreLayer, block: Block, flow: Flow) -> None:
-        """Layer ``number`` is about to read a chunk."""
+        """Watch layer ``number``, which is about to read a chunk."""
 
     def attended(
         self,
@@ -67,17 +67,18 @@ class Observer(Protocol):
         flow: Flow,
         trace: StepTrace | None,
     ) -> None:
-        """Layer ``number`` has let queries attend.
+        """Watch layer ``number``, whose queries have just attended.
 
-        ``flow`` is what came out, ``state`` holds the entries that the queries met. ``trace``
-        says who entered and who went before; None at the end of the input, when nothing enters.
+        ``flow`` is the output, ``state`` holds the entries that were attended to. ``trace`` says
+        what was inserted and evicted before that; None at the end of the input, when nothing is,
+        and where layers do not trace.
         """
 
 
 def step_block(
     layer: AttendreLayer, block: Block, state: LayerState, flow: Flow, *, donate: bool = False
 ) -> tuple[LayerState, Flow, StepTrace | None]:
-    """Send a chunk through one layer: project, attend over the memory, finish."""
+    """Send a chunk through one layer: project, attend, finish."""
     query, key, value = block.project(flow.x, flow.position)
     chunk = Chunk(
         query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata

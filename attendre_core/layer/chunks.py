@@ -1,4 +1,4 @@
-"""A whole input as chunks of one length, and what comes out of them in the order of the input.
+"""Cut a whole input into chunks, and put what comes out back into input order.
 
 ::
 
@@ -25,12 +25,12 @@ def chunks_of(tree: Any, length: int, *, fill: bool = True) -> Iterator[Any]:
     Parameters
     ----------
     tree
-        Nested arrays of the same time; None stays None.
+        Nested arrays with the same number of positions; None stays None.
     length
         S: positions per chunk.
     fill
-        Fill the last chunk up with zeros, which is False for flags, so that every chunk has one
-        shape. Otherwise it may be shorter.
+        Pad the last chunk with zeros (False for flags), so that all chunks have the same shape.
+        Otherwise it may be shorter.
 
     Examples
     --------
@@ -50,18 +50,18 @@ def chunks_of(tree: Any, length: int, *, fill: bool = True) -> Iterator[Any]:
 
 
 def fill_up(array: Array, length: int) -> Array:
-    """Append zeros to (batch, time, ...) until the time is ``length``."""
+    """Append zeros to (batch, time, ...) up to ``length`` positions."""
     missing = length - array.shape[1]
     if missing <= 0:
         return array
-    found = backend_of(array)
+    backend = backend_of(array)
     shape = (array.shape[0], missing, *array.shape[2:])
-    zeros = found.xp.zeros(shape, dtype=array.dtype, device=found.device_of(array))
-    return found.xp.concat([array, zeros], axis=1)
+    zeros = backend.xp.zeros(shape, dtype=array.dtype, device=backend.device_of(array))
+    return backend.xp.concat([array, zeros], axis=1)
 
 
 def join(trees: Sequence[Any]) -> Any:
-    """Put equally nested arrays (batch, n, ...) behind each other along the second axis.
+    """Concatenate equally nested arrays (batch, n, ...) along the second axis.
 
     Examples
     --------
@@ -77,18 +77,18 @@ def join(trees: Sequence[Any]) -> Any:
 
 
 def in_order(pieces: Sequence[tuple[Array, Array, Array]], length: int) -> Array:
-    """Put outputs where they belong.
+    """Put outputs into input order.
 
-    Each piece is written by itself. To differentiate through it, `join` the pieces first: every
-    write keeps a copy of the whole for the backward pass.
+    Pieces are written one after another. To differentiate through this, `join` them first:
+    otherwise every write keeps a copy of the whole result for the backward pass.
 
     Parameters
     ----------
     pieces
         Outputs (batch, n, ...), their places in the input, integer (batch, n), and which of them
-        are real, boolean (batch, n).
+        are valid, boolean (batch, n).
     length
-        Of the input.
+        Length of the input.
 
     Returns
     -------
@@ -103,14 +103,14 @@ def in_order(pieces: Sequence[tuple[Array, Array, Array]], length: int) -> Array
     [[0.0, 7.0, 0.0]]
     """
     first = pieces[0][0]
-    found = backend_of(first)
-    xp = found.xp
+    backend = backend_of(first)
+    xp = backend.xp
     most = max(x.shape[1] for x, _, _ in pieces)
     shape = (first.shape[0], length + most, *first.shape[2:])
-    result = xp.zeros(shape, dtype=first.dtype, device=found.device_of(first))
+    result = xp.zeros(shape, dtype=first.dtype, device=backend.device_of(first))
     index_dtype = xp.argsort(numbers(1, first)).dtype
     for x, place, valid in pieces:
-        # What is not real is written behind the end, each to a place of its own.
+        # Invalid outputs go past the end, each to a place of its own.
         aside = xp.zeros_like(place) + (length + numbers(x.shape[1], first))
         index = xp.astype(xp.where(valid, place, aside), index_dtype)
         (result,) = write_slots([result], index, [x], valid, axis=1, donate=True)

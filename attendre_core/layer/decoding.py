@@ -1,9 +1,9 @@
-"""From reading to decoding: no Q memory, causal, the K/V memory stays (paper, section 3.3)."""
+"""From reading to decoding: causal, no Q memory, the K/V memory stays (paper, section 3.3)."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendre_core import checks
 from attendre_core.layer.records import LayerState
@@ -17,18 +17,20 @@ __all__ = ["decoding"]
 
 
 def decoding(
-    layer: AttendreLayer, state: LayerState, room: int | None = None
+    layer: AttendreLayer, state: LayerState, room: int | None = None, policy_params: Any = None
 ) -> tuple[AttendreLayer, LayerState]:
-    """Switch a layer from reading to decoding: no Q memory, causal, the memory stays.
+    """Switch a layer from reading to decoding: causal, no Q memory, the K/V memory stays.
 
     Parameters
     ----------
     state
-        After `flush` or `drain`; queries that still wait are dropped.
+        The state after `flush` or `drain`; queries that still wait are dropped.
     room
-        Slots of a separate cache for generated entries: what was read is kept for good and
-        generated entries are first in, first out among themselves. None puts generated entries
-        into the memory itself, where they compete.
+        Slots for generated entries beside those that were read: what was read is never evicted,
+        and the generated entries are first in, first out among themselves. None inserts generated
+        entries into the memory itself, where they compete (specification, reading 28).
+    policy_params
+        Arrays of the K/V memory's policy, if it has any.
 
     Returns
     -------
@@ -43,7 +45,7 @@ def decoding(
         hint="It counts generated entries; None puts them into the memory itself.",
     )  # fmt: skip
     if layer.kv_memory.present == "visible":
-        kv, _ = layer.kv_memory.settle(kv)
+        kv, _ = layer.kv_memory.settle(kv, policy_params=policy_params)
     slots = max(layer.kv_memory.size + room, kv.key.shape[2])
     if slots > kv.key.shape[2]:
         kv = grown(kv, slots - kv.key.shape[2])

@@ -1,4 +1,4 @@
-"""From what a user of a framework's module says, to a layer: sizes, memories, learned tables."""
+"""Make a layer from the arguments of a framework's module: sizes, memories, learned tables."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def layer_of(
         A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which also brings
         policy, Q memory and top K.
     policy
-        Who goes when the memory is full, where ``memory`` is a size.
+        Decides what is evicted when the memory is full; only if ``memory`` is a size.
     q_memory
         A `DataOnlyMemory`, or its size N; None or 0 attends at once.
     top_k, causal, encoding

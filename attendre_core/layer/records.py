@@ -22,17 +22,17 @@ class Chunk(NamedTuple):
     key, value
         (batch, seq, kv_heads, dim), without positions applied.
     position
-        int32, (batch, seq); None counts on from the entries read so far.
+        int32, (batch, seq); None continues counting from the positions read so far.
     valid
-        Boolean, (batch, seq); None = all real.
+        Boolean, (batch, seq); None = all valid.
     carry
-        (batch, seq, carry_dim): the residual stream, to come out with its query; or None.
+        (batch, seq, carry_dim): the residual stream, which comes out with its query; or None.
     document
         int32, (batch, seq): attention stays within a document; or None.
     metadata
-        Anything (batch, seq, ...), nested, to come out with its query; or None.
+        Any nested arrays (batch, seq, ...), which come out with their query; or None.
     query_score
-        (batch, seq): for a Q memory that does not evict in order.
+        (batch, seq): scores for a Q memory whose policy ranks by score; or None.
     """
 
     query: Array
@@ -47,10 +47,10 @@ class Chunk(NamedTuple):
 
 
 class LayerOutput(NamedTuple):
-    """What comes out of a layer: N positions late, only the valid ones real.
+    """What comes out of a layer, N positions late; only valid positions are real.
 
-    ``value`` is (batch, seq, heads, value_dim), zeros where not valid; the others belong to the
-    same positions. ``trace`` is None unless the layer traces.
+    ``value`` is (batch, seq, heads, value_dim), zeros where not valid; the other fields belong to
+    the same positions. ``trace`` is None unless the layer traces.
     """
 
     value: Array
@@ -63,7 +63,7 @@ class LayerOutput(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """What a layer remembers: the K/V memory and the waiting queries (None without them)."""
+    """What a layer remembers: the K/V memory, and the Q memory or None."""
 
     kv: KeyValueState
     queue: DataOnlyState | None

@@ -1,4 +1,4 @@
-"""What an Attendre layer is: its fields, their checks, and its states."""
+"""The fields of an Attendre layer, their checks, and its states."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["LayerSpec"]
 
 @dataclass(frozen=True)
 class LayerSpec:
-    """The fields of an `AttendreLayer`, which documents them."""
+    """The fields of an `AttendreLayer`; see its documentation."""
 
     kv_memory: KeyValueMemory
     q_memory: DataOnlyMemory | None = None
@@ -63,24 +63,24 @@ class LayerSpec:
         batch, heads, head_dim, kv_heads
             Rows, heads, width of a head, and K/V heads (as many as heads by default).
         carry_dim
-            Width of the residual stream that waits with the queries; None = there is none.
+            Width of the residual stream that waits with the queries; None = no residual stream.
         xp, dtype, device, value_dim, chunk
             As in `KeyValueMemory.init`.
         documents
-            Chunks will bring document ids.
+            Whether chunks will have document ids.
         metadata
-            Nested arrays (batch, any, ...) that show what chunks will bring.
+            An example of the chunks' metadata: nested arrays (batch, any, ...).
         like
-            A chunk that shows all of the above; ``chunk`` counts beside it.
+            A chunk to take all of the above from; of the others only ``chunk`` still applies.
         """
         if like is not None:
             return self._init_like(like, chunk)
         check_sizes("AttendreLayer.init", batch=batch, heads=heads, head_dim=head_dim)
-        found = resolve(xp)
-        kind = checks.dtype_named(found.xp, dtype)
-        ids = found.xp.zeros((batch, 1), dtype=found.xp.int32, device=device)
+        backend = resolve(xp)
+        kind = checks.dtype_named(backend.xp, dtype)
+        ids = backend.xp.zeros((batch, 1), dtype=backend.xp.int32, device=device)
         kv = self.kv_memory.init(
-            batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, xp=found, dtype=kind,
+            batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, xp=backend, dtype=kind,
             device=device, value_dim=value_dim, aux={"document": ids} if documents else None,
             chunk=chunk,
         )  # fmt: skip
@@ -88,7 +88,7 @@ class LayerSpec:
             return LayerState(kv, None)
 
         def shown(*rest: int | None) -> Array:
-            return found.xp.zeros((batch, 1, *rest), dtype=kind, device=device)
+            return backend.xp.zeros((batch, 1, *rest), dtype=kind, device=device)
 
         example = (
             shown(heads, head_dim),
@@ -109,9 +109,9 @@ class LayerSpec:
         return LayerState(kv, self.q_memory.init(example))
 
     def reset(self, state: LayerState, rows: Array) -> LayerState:
-        """Forget single rows, e.g. where a new document begins; ``rows`` is boolean, (batch,).
+        """Empty the rows where ``rows``, boolean (batch,), is True, e.g. where a document begins.
 
-        Queries that still wait in these rows are dropped: flush first to have their outputs.
+        Queries that still wait in these rows are dropped: flush first to get their outputs.
         """
         queue = state.queue
         if self.q_memory is not None and queue is not None:
@@ -119,7 +119,7 @@ class LayerSpec:
         return LayerState(self.kv_memory.reset(state.kv, rows), queue)
 
     def reorder(self, state: LayerState, index: Array) -> LayerState:
-        """Take row ``index[i]`` as row i, for beam search."""
+        """Return row ``index[i]`` as row i, for beam search."""
         return reorder_rows("AttendreLayer.reorder", state, index)
 
 

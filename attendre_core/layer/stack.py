@@ -1,4 +1,4 @@
-"""The time-shifted stack: L layers, each of which delays its input (paper, section 3.2).
+"""The time-shifted stack: L layers, each of which delays its output (paper, section 3.2).
 
 ::
 
@@ -6,9 +6,9 @@
                   x waits with     so does the
                   its query        output of layer 1
 
-At the end of the input the queries that still wait are drained or flushed, layer by layer; what
-comes out of one layer is read by the next. Padding never pushes anything out, so the rows of a
-batch may end at different times.
+At the end of the input, the queries that still wait are drained or flushed layer by layer; each
+layer's outputs are read by the next. Padding never pushes anything out, so the rows of a batch may
+end at different times.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ States = tuple[LayerState, ...]
 
 
 class StackOutput(NamedTuple):
-    """What comes out of a stack: late by the sum of all N, only the valid ones real.
+    """What comes out of a stack, late by the sum of all N; only valid positions are real.
 
-    ``traces`` holds the step trace of each layer, None where it does not trace.
+    ``traces`` holds the step trace of each layer, or None for a layer that does not trace.
     """
 
     x: Array
@@ -53,23 +53,23 @@ def _called(function: Callable[..., Any], *arguments: Any, **settings: Any) -> A
 
 @dataclass(frozen=True)
 class Stack:
-    """Layers on top of each other; N, M, K, policy and encoding may differ from one to the next.
+    """Layers on top of each other; N, M, K, policy and encoding may differ between them.
 
     Parameters
     ----------
     layers
-        From the input upwards.
+        The layers, from the input upwards.
     run_layer
-        How one layer is run, e.g. compiled: called with `step_block` or `empty_block` and its
-        arguments, it returns what a plain call returns. Keyword arguments are settings, not
-        arrays.
+        Runs one layer, e.g. compiled: it is called with `step_block` or `empty_block` and that
+        function's arguments, and returns the same as a plain call. Keyword arguments are
+        settings, not arrays.
     observer
-        Who is told what each layer does; None is nobody.
+        An object that watches what each layer does, or None.
 
     Notes
     -----
-    The blocks (projections, norms, feed-forward parts) come with each call, because they hold
-    parameters: pre-norm, post-norm and parallel blocks alike.
+    The blocks (projections, norms, feed-forward parts) hold parameters, so they are passed to each
+    call. They may be pre-norm, post-norm or parallel.
 
     Examples
     --------
@@ -103,14 +103,14 @@ class Stack:
 
     @property
     def delay(self) -> int:
-        """The sum of all N: how many positions late the output comes."""
+        """How many positions late the output comes: the sum of all N."""
         return sum(layer.delay for layer in self.layers)
 
     def init(self, *, chunk: int = CHUNK, **options: Any) -> States:
-        """Make an empty state of every layer; options as in `AttendreLayer.init`.
+        """Make an empty state for every layer; options as in `AttendreLayer.init`.
 
-        A flush sends all N queries of a layer upwards at once, so ``chunk`` is raised to the
-        largest N below.
+        A flush sends all N queries of a layer to the next one at once, so a layer's ``chunk`` is at
+        least the largest N below it.
         """
         states = []
         for layer in self.layers:
@@ -137,13 +137,13 @@ class Stack:
         state
             From `init` or the last call.
         blocks
-            One for each layer.
+            One block per layer.
         x
             (batch, seq, C).
         position, valid, document, metadata
             As in `Chunk`.
         donate
-            The caller will not use ``state`` again.
+            The caller will not use ``state`` again, so its arrays may be overwritten.
         """
         where = "Stack.step"
         self._check_blocks(where, blocks, state)
@@ -155,13 +155,13 @@ class Stack:
         return self._through(state, blocks, flow, 0, donate)
 
     def flush(self, state: States, blocks: Sequence[Block]) -> tuple[States, list[StackOutput]]:
-        """Let everything that waits come out, one extra step per layer; the outputs in order."""
+        """Let all waiting queries out, in one extra step per layer; return the outputs in order."""
         return self._emptied("Stack.flush", state, blocks, None)
 
     def drain(
         self, state: States, blocks: Sequence[Block], chunk_length: int
     ) -> tuple[States, list[StackOutput]]:
-        """Let everything that waits come out, ``chunk_length`` positions at a time, in order."""
+        """Let all waiting queries out, ``chunk_length`` at a time; return the outputs in order."""
         checks.whole_number(
             "Stack.drain", "chunk_length", chunk_length, least=1,
             hint="The chunk length of the stream is a good choice.",
@@ -171,7 +171,7 @@ class Stack:
     def finish(
         self, state: States, blocks: Sequence[Block], chunk: int, how: Literal["drain", "flush"]
     ) -> tuple[States, list[StackOutput]]:
-        """End the input by `flush`, or by `drain` with chunks of ``chunk``."""
+        """End the input with `flush`, or with `drain` in chunks of ``chunk``."""
         return self.flush(state, blocks) if how == "flush" else self.drain(state, blocks, chunk)
 
     def run(
@@ -197,12 +197,14 @@ class Stack:
         heads, head_dim, kv_heads
             As in `AttendreLayer.init`.
         chunk
-            S: positions read at a time; the last chunk is filled up with padding.
+            S: positions read at a time; the last chunk is padded.
         valid
-            Boolean, (batch, length): rows may begin, end, or pause, at different times; padding
-            has no position, so what is real is numbered 0, 1, ... in each row.
+            Boolean, (batch, length): rows may begin, pause and end at different times. Padding has
+            no position: the valid positions of a row are numbered 0, 1, ...
+        document
+            int32, (batch, length): attention stays within a document; or None.
         finish
-            How the waiting queries come out at the end.
+            How the waiting queries are let out at the end.
         step
             A compiled version of `step`, called with the same arguments.
 
@@ -211,19 +213,19 @@ class Stack:
         y
             (batch, length, C): the output of every valid position in its place, zeros elsewhere.
         state
-            After the last step: what decoding goes on from.
+            After the last step; decoding continues from it.
         """
         where = "Stack.run"
         checks.whole_number(where, "chunk", chunk, least=1, hint="128 is the paper's choice.")
-        found = backend_of(x)
+        backend = backend_of(x)
         batch, length, width = x.shape
         valid = checks.flags(where, "valid", valid, (batch, length), x, default=True)
-        device = found.device_of(x)
-        place = found.xp.zeros((batch, length), dtype=found.xp.int32, device=device)
+        device = backend.device_of(x)
+        place = backend.xp.zeros((batch, length), dtype=backend.xp.int32, device=device)
         place = place + numbers(length, x)
         state = self.init(
             batch=batch, heads=heads, kv_heads=kv_heads, head_dim=head_dim, carry_dim=width,
-            xp=found, dtype=x.dtype, device=device, documents=document is not None,
+            xp=backend, dtype=x.dtype, device=device, documents=document is not None,
             metadata=(place,), chunk=chunk,
         )  # fmt: skip
         advance = self.step if step is None else step
@@ -236,13 +238,13 @@ class Stack:
         return in_order(pieces, length), state
 
     def reset(self, state: States, rows: Array) -> States:
-        """Forget single rows in every layer; ``rows`` is boolean, (batch,)."""
+        """Empty the rows where ``rows``, boolean (batch,), is True, in every layer."""
         return tuple(
             layer.reset(part, rows) for layer, part in zip(self.layers, state, strict=True)
         )
 
     def reorder(self, state: States, index: Array) -> States:
-        """Take row ``index[i]`` as row i in every layer."""
+        """Return row ``index[i]`` as row i, in every layer."""
         return tuple(
             layer.reorder(part, index) for layer, part in zip(self.layers, state, strict=True)
         )
@@ -256,7 +258,7 @@ class Stack:
     def _through(
         self, state: States, blocks: Sequence[Block], flow: Flow, first: int, donate: bool
     ) -> tuple[States, StackOutput]:
-        """Send a chunk through the layers from ``first`` on."""
+        """Send a chunk through the layers, starting at ``first``."""
         states = list(state)
         traces: list[StepTrace | None] = [None] * len(self.layers)
         for i in range(first, len(self.layers)):

@@ -1,7 +1,7 @@
-"""A record of what a memory did, cheap enough to leave on, readable afterwards.
+"""A record of what a memory inserted and evicted, cheap enough to leave on.
 
-A `StepTrace` is made of arrays and comes out of every step of a layer with ``trace=True``, also
-from compiled code. A `Trace` collects them and answers when and why a position was evicted.
+A layer with ``trace=True`` returns a `StepTrace`, a tuple of arrays, from every step, also in
+compiled code. A `Trace` collects them and says when and why a position was evicted.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ REASONS = ("none", "refused", "lower score", "tie, older", "oldest")
 class StepTrace(NamedTuple):
     """What one step inserted and evicted.
 
-    With eviction per head the evicted ones have an axis for K/V heads after the batch.
+    With ``per_head=True``, all but ``inserted`` have an axis for K/V heads after the batch.
 
     Attributes
     ----------
     inserted
-        int32, (batch, seq): positions that were offered; -1 for padding.
+        int32, (batch, seq): the positions of the chunk; -1 for padding.
     evicted
-        int32, (batch, seq): positions that went, new ones that were refused among them; -1 for
-        none.
+        int32, (batch, seq): positions that were evicted, including new ones that were refused; -1
+        for none.
     score
-        (batch, seq): what each of them was worth.
+        (batch, seq): the score of each evicted entry.
     threshold
-        (batch, 1): the lowest score among the entries that stayed and could have gone; what an
-        entry had to beat. If all that stayed are protected, the best score that went.
+        (batch, 1): the lowest score among the entries that stayed but could have been evicted. If
+        all that stayed are protected, the highest score that was evicted.
     reason
         int8, (batch, seq): index into `REASONS`.
     """
@@ -61,15 +61,16 @@ def trace_step(
     position: Array,
     valid: Array,
     evicted: EvictedEntries,
+    params: Any = None,
 ) -> StepTrace:
-    """Describe one insertion."""
+    """Describe one insertion; ``params`` are the policy's."""
     xp = backend_of(after.key).xp
     policy = memory.policy
-    chronological = policy.priority(Stored(*after[:10])) is None
+    chronological = policy.priority(Stored(*after[:10], after.policy_state, params)) is None
     since = before.clock if memory.present == "compete" else before.chunk_start
     since = xp.reshape(since, since.shape + (1,) * (evicted.valid.ndim - 1))
-    # What stayed and could have gone: not pinned, not a sink, not recent, and in visible mode
-    # not of the chunk that just came in.
+    # What stayed but could have been evicted: not pinned, not a sink, not recent, and in visible
+    # mode not part of the chunk just inserted.
     free = after.valid & ~after.pinned & (after.arrival >= memory.all_sinks)
     clock = after.clock if memory.present == "compete" else before.clock
     clock = xp.reshape(clock, clock.shape + (1,) * (evicted.valid.ndim - 1))
@@ -97,18 +98,20 @@ def trace_step(
 
 @dataclass(frozen=True)
 class Eviction:
-    """One entry that went.
+    """One evicted entry.
 
     Attributes
     ----------
     layer, step, row
-        Where and when; ``head`` is the K/V head for eviction per head, else None.
+        Where and when.
+    head
+        The K/V head with ``per_head=True``, else None.
     position
-        Of the entry.
+        Position of the entry.
     reason
-        A word of `REASONS`.
+        One of `REASONS`.
     score, threshold
-        What it was worth, and the least that the entries which stayed were worth.
+        Its score, and the score that it had to beat (`StepTrace.threshold`).
     """
 
     layer: int
@@ -149,7 +152,7 @@ class Trace:
     steps: list[list[StepTrace]] = field(default_factory=list)
 
     def add(self, step: StepTrace | None, layer: int = 0) -> None:
-        """Copy one step of one layer to NumPy and keep it."""
+        """Copy one step of one layer to NumPy and store it."""
         if step is None:
             raise ConfigError("Trace.add: there is no trace. Make the layer with trace=True.")
         while len(self.steps) <= layer:
@@ -159,13 +162,13 @@ class Trace:
         )
 
     def evictions(self, layer: int = 0, row: int = 0) -> list[Eviction]:
-        """List everything that went from one row of one layer, in order."""
-        found = []
+        """List everything that was evicted from one row of one layer, in order."""
+        evicted = []
         for number, step in enumerate(self.steps[layer]):
             for place in np.argwhere(step.reason[row] > 0):
                 at = (row, *place)
                 bound = step.threshold[(row, *place[:-1], 0)]
-                found.append(
+                evicted.append(
                     Eviction(
                         layer=layer,
                         step=number,
@@ -177,19 +180,19 @@ class Trace:
                         threshold=float(bound),
                     )
                 )
-        return found
+        return evicted
 
     def when_evicted(self, position: int, layer: int = 0, row: int = 0) -> list[Eviction]:
-        """Tell when and why a position was evicted: one answer, none if it stayed.
+        """Return when and why a position was evicted: an empty list if it was not.
 
-        With eviction per head there is one answer for each head that let it go.
+        With ``per_head=True`` there is one eviction per head that evicted it.
         """
         return [e for e in self.evictions(layer, row) if e.position == position]
 
     def survival(self, layer: int = 0, row: int = 0) -> dict[int, tuple[int, int | None]]:
-        """Return for each position the step it was inserted and the step it went (or None).
+        """Return for each position the steps of its insertion and its eviction (or None).
 
-        With eviction per head an entry is gone when the last head has let it go.
+        With ``per_head=True`` a position is evicted once every head has evicted it.
         """
         life: dict[int, tuple[int, int | None]] = {}
         gone: dict[int, int] = {}

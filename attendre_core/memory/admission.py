@@ -1,4 +1,4 @@
-"""Who stays and who goes when new entries meet a memory of fixed size.
+"""Which entries stay when new ones are inserted into a memory of fixed size.
 
 ::
 
@@ -12,8 +12,7 @@
     slots    | 7 | c | a | 9 |     evicted | . | b | 3 |   entry i hands back what it displaced,
                                                           or itself when it is refused
 
-The slots of the kept entries never move. One pass over the scores ranks them; keys and values
-are touched only where something is written.
+Kept entries stay in their slots; keys and values are touched only where something is written.
 """
 
 from __future__ import annotations
@@ -46,25 +45,26 @@ __all__ = [
 
 
 class Rank(NamedTuple):
-    """Compared first by ``primary``, then by ``order``; both (..., n), lower = goes first."""
+    """Entries compare by ``primary``, then by ``order``, both (..., n); the lowest go first."""
 
     primary: Array
     order: Array
 
 
 class Exchange(NamedTuple):
-    """Who takes whose place.
+    """Which new entry takes which slot.
 
     Attributes
     ----------
     new
-        The entries, with scores, that meet a slot.
+        The new entries that are paired with a slot, with their scores.
     slot, write
-        (..., count): the slot that each of them meets, and whether it takes it.
+        (..., count): the slot that each is paired with, and whether the entry is written to it.
     since
-        int32, (batch,): entries that arrived from this clock on count as refused when they go.
+        int32, (batch,): of the evicted entries, those with at least this arrival number are
+        counted as refused.
     refused
-        New entries that met no slot, because the chunk is longer than the memory; or None.
+        New entries without a slot, because the chunk is longer than the memory; or None.
     """
 
     new: Arrivals
@@ -77,15 +77,16 @@ class Exchange(NamedTuple):
 def arriving(
     where: str, memory: KeyValueSpec, state: KeyValueState, key: Array, value: Array, *given: Any
 ) -> Arrivals:
-    """Check a chunk (key, value, position, valid, aux, pinned, score) and lay it out."""
+    """Check a chunk (key, value, position, valid, aux, pinned, score); return it as `Arrivals`."""
     xp = namespace_of(state.key)
-    found = checks.entries(where, memory, state, key, value, *given)
-    position, valid, enter, score, pins, arrival = found
+    position, valid, enter, score, pins, arrival = checks.entries(
+        where, memory, state, key, value, *given
+    )
     padding = xp.zeros_like(arrival) - 1 - numbers(key.shape[1], key)
     aux = given[2]
 
     def record(x: Array) -> Array:
-        """Give a (batch, seq, ...) array an axis of heads."""
+        """Add an axis for K/V heads to a (batch, seq, ...) array."""
         return xp.broadcast_to(x[:, None, ...], (x.shape[0], key.shape[2], *x.shape[1:]))
 
     count, clock = ops.count_true(enter, axis=1), state.clock + ops.count_true(valid, axis=1)
@@ -128,12 +129,12 @@ def rank(
     protect_recent: int,
     ties: str | RandomTies,
 ) -> Rank:
-    """Rank entries: empty < ordinary by priority < recent < pinned and sinks.
+    """Rank entries: empty < ordinary, by priority < recent < pinned and sinks.
 
     Parameters
     ----------
     clock
-        int32, (batch,): entries counted so far, those that arrive now included.
+        int32, (batch,): entries inserted so far, including those that arrive now.
     """
     xp = namespace_of(entries.score)
     arrival = entries.arrival
@@ -142,7 +143,7 @@ def rank(
     if priority is None:
         primary, order = xp.zeros_like(entries.score), arrival
     else:
-        # Below both tiers of protection; a priority that is NaN ranks last.
+        # Below both tiers of protection; a NaN priority ranks lowest.
         primary = ops.bounded(priority, 0.5 * bound)
         order = ties.order(arrival) if isinstance(ties, RandomTies) else arrival
     by_arrival = ~entries.valid | entries.pinned
@@ -173,26 +174,26 @@ def compete(
 ) -> Exchange:
     """Let new entries compete with the stored ones (the paper's order).
 
-    Of a chunk that is longer than the memory only the best entries meet a slot.
+    If the chunk is longer than the memory, only its best entries are paired with slots.
     """
     stored = Stored(*state[:10], state.policy_state, params)
     new = scored(memory.policy, stored, new)
     # Both sides as the policy sees them now: the same clock, state and parameters.
-    mine = ranked(memory, stored._replace(clock=new.clock), new.clock)
+    rank_stored = ranked(memory, stored._replace(clock=new.clock), new.clock)
     arrived = Stored(*new[:3], new.enter, *new[4:8], new.aux, new.clock, state.policy_state, params)
-    theirs = ranked(memory, arrived, new.clock)
+    rank_new = ranked(memory, arrived, new.clock)
     slots, count = state.valid.shape[-1], new.valid.shape[-1]
     refused = None
     if count > slots:
-        order = ops.lowest(*theirs, count)
+        order = ops.lowest(*rank_new, count)
         best, axis = order[..., count - slots :], order.ndim - 1
         new, refused = taken(new, best), taken(new, order[..., : count - slots])
-        theirs = Rank(*(ops.gather_slots(x, best, axis=axis) for x in theirs))
-    return Exchange(new, *ops.admit(*mine, *theirs), state.clock, refused)
+        rank_new = Rank(*(ops.gather_slots(x, best, axis=axis) for x in rank_new))
+    return Exchange(new, *ops.admit(*rank_stored, *rank_new), state.clock, refused)
 
 
 def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
-    """Return what goes: the displaced entry, or the new one where it is refused."""
+    """Return what was evicted: the displaced entry, or the new one where it was refused."""
     xp = namespace_of(state.key)
     new, slot, write, _, refused = exchange
     record = slot.ndim - 1
@@ -220,7 +221,7 @@ def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
 
 
 def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyValueState:
-    """Write new entries into their slots and count what goes."""
+    """Write the new entries into their slots and count what is evicted."""
     xp = namespace_of(state.key)
     new, slot, write, since, refused = exchange
     axis = slot.ndim - 1
@@ -231,8 +232,8 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
     evictions = state.evictions + ops.count_true(gone, axis=axes)
     refusals = state.refusals + ops.count_true(gone & late, axis=axes)
     if refused is not None:
-        more = ops.count_true(refused.valid, axis=axes)
-        evictions, refusals = evictions + more, refusals + more
+        without_slot = ops.count_true(refused.valid, axis=axes)
+        evictions, refusals = evictions + without_slot, refusals + without_slot
     key, value = ops.write_slots(
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )

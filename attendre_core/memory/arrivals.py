@@ -1,4 +1,4 @@
-"""A chunk on its way into a key-value memory, in the memory's layout."""
+"""A chunk that is being inserted into a key-value memory, in the memory's layout."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from attendre_core.tree import tree_map
 
 __all__ = ["RECORDS", "Arrivals", "cleared", "nothing", "padded", "taken"]
 
-#: The fields that a state and arriving entries have for each entry, besides key, value and aux.
+#: The per-entry fields of a state and of `Arrivals`, besides key, value and aux.
 RECORDS = ("position", "valid", "score", "arrival", "pinned", "observed")
 
 
 class Arrivals(NamedTuple):
     """New entries in the layout of the state: records are (batch, seq) [(batch, G, seq)].
 
-    ``enter`` is what may enter: valid and finite. ``count`` and ``clock`` are (batch,): how many
-    may enter, and the clock after them. ``scored``: the caller gave the scores.
+    ``enter`` marks the entries that may enter: valid and finite. ``count`` and ``clock`` are
+    (batch,): how many may enter, and the row's clock after all valid ones. ``scored`` is True if
+    the caller gave the scores.
     """
 
     key: Array
@@ -38,7 +39,7 @@ class Arrivals(NamedTuple):
 
 
 def taken(new: Arrivals, index: Array) -> Arrivals:
-    """Take some of the entries, (batch, n) [(batch, G, n)]."""
+    """Select entries by index, (batch, n) [(batch, G, n)]."""
     axis = index.ndim - 1
 
     def take(x: Array) -> Array:
@@ -54,7 +55,7 @@ def taken(new: Arrivals, index: Array) -> Arrivals:
 
 
 def padded(new: Arrivals, other: Arrivals) -> Arrivals:
-    """Put padding entries behind."""
+    """Append padding entries."""
     axis = new.valid.ndim - 1
     if other.valid.shape[axis] == 0:
         return new
@@ -73,13 +74,13 @@ def padded(new: Arrivals, other: Arrivals) -> Arrivals:
 
 
 def cleared(new: Arrivals, slot: Array, slots: int) -> Arrivals:
-    """Make padding fit to be written: what it leaves behind is an empty slot of zeros."""
+    """Blank the invalid entries, so that writing one leaves an empty slot of zeros."""
     xp = namespace_of(new.key)
     empty = xp.astype(slot, xp.int32) - slots
     real = new.valid if new.valid.ndim == 3 else new.valid[:, None, :]
 
     def blank(x: Array) -> Array:
-        # Not only hidden: a weight of zero times NaN is NaN.
+        # Masking is not enough: a weight of zero times NaN is NaN.
         return ops.fill(x, ~real[..., None], 0.0)
 
     return new._replace(
@@ -92,7 +93,7 @@ def cleared(new: Arrivals, slot: Array, slots: int) -> Arrivals:
 
 
 def nothing(state: KeyValueState, count: int) -> Arrivals:
-    """Return padding entries, as many as asked for."""
+    """Return ``count`` padding entries."""
     empty = empty_like(state, slots=count)
     return Arrivals(
         **{name: getattr(empty, name) for name in ("key", "value", *RECORDS, "aux")},

@@ -1,4 +1,4 @@
-"""Queries against a key-value memory: what they attend to, and what they retrieve."""
+"""How queries attend to a key-value memory and retrieve from it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["Reading", "gather_top_k", "observe", "places_of", "read"]
 class Reading(NamedTuple):
     """The queries of one step, checked and ready to attend.
 
-    ``usable`` queries are real and finite, ``broken`` ones real but not finite. ``pairs`` are
-    the queries against the stored entries, ``attention`` is what a policy sees of them.
+    ``usable`` queries are valid and finite, ``broken`` ones valid but not finite. ``pairs`` holds
+    the queries against the stored entries, ``attention`` is the policy's view of them.
     """
 
     attention: Attention
@@ -31,11 +31,11 @@ class Reading(NamedTuple):
     dtype: Any
 
     def output(self) -> Array:
-        """Attend: (batch, queries, heads, value_dim), zeros for queries that are not real."""
+        """Attend: (batch, queries, heads, value_dim), zeros for invalid queries."""
         return self._public(self.attention.attended())
 
     def gathered_output(self, top_k: int) -> Array:
-        """Attend to the top K, gathered for every query and head as in the paper."""
+        """Attend to the top K, gathered for each query and head as in the paper."""
         xp = namespace_of(self.value)
         index, allowed = _top_indices(self.attention, top_k)
         term, *others = self.pairs.terms
@@ -72,7 +72,7 @@ def read(
     policy_params: Any,
     document: Array | None,
 ) -> Reading:
-    """Check the queries and set them against the stored entries."""
+    """Check the queries and pair them with the stored entries."""
     xp = namespace_of(state.key)
     batch, heads, _, dim = state.key.shape
     checks.shape(
@@ -97,7 +97,7 @@ def read(
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
     usable = valid & finite
-    # Half precision would overflow in a sum of logits: products are made in float32.
+    # Sums of logits would overflow in half precision: logits are computed in float32.
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     scale = dim**-0.5 if scale is None else scale
     rows = xp.astype(ops.grouped(query, heads), exact, copy=False) * scale
@@ -125,7 +125,7 @@ def read(
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:
-    """Count positions from the last real query of each row.
+    """Count positions from the last valid query of each row.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _by_head(record: Array) -> Array:
 def _same_document(
     where: str, document: Array | None, aux: Any, expected: tuple[int, int]
 ) -> Array | None:
-    """Compare document ids, (batch, 1 or G, 1, queries, slots); None when there are none."""
+    """Compare document ids, (batch, 1 or G, 1, queries, slots); None if there are none."""
     if document is None:
         return None
     if not isinstance(aux, dict) or "document" not in aux:
@@ -164,10 +164,10 @@ def _same_document(
 
 
 def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -> KeyValueState:
-    """Update the scores by what this step's queries did.
+    """Update the scores from this step's queries.
 
-    An entry keeps its score when no real query saw it, when the policy holds entries that are
-    later than every query so far, and when its new score is not finite.
+    An entry keeps its score if no valid query saw it (specification, reading 9), if the policy has
+    ``hold`` and the entry is later than every query so far, or if its new score is not finite.
     """
     xp = namespace_of(state.key)
     stored = view.stored
@@ -194,7 +194,7 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
 
 
 def gather_top_k(reading: Reading, state: KeyValueState, top_k: int) -> RetrievedEntries:
-    """Gather what each query and head retrieves, best first."""
+    """Gather the top K of each query and head, best first."""
     xp = namespace_of(state.key)
     view = reading.attention
     batch, heads, group, count, _ = view.logits.shape
@@ -231,12 +231,12 @@ def gather_top_k(reading: Reading, state: KeyValueState, top_k: int) -> Retrieve
 
 
 def _top_indices(view: Attention, top_k: int) -> tuple[Array, Array]:
-    """Return the slots of the top K, (batch, G, R, queries, K), best first, and which are real."""
+    """Return the slots of the top K, (batch, G, R, queries, K), best first, and which are valid."""
     logits = view.logits
     xp = namespace_of(logits)
     allowed = xp.broadcast_to(view.allowed, logits.shape)
-    upside_down = xp.where(allowed, -logits, float("inf"))
-    index = ops.lowest(upside_down, xp.broadcast_to(-view.order, logits.shape), top_k)
+    negated = xp.where(allowed, -logits, float("inf"))
+    index = ops.lowest(negated, xp.broadcast_to(-view.order, logits.shape), top_k)
     return index, xp.take_along_axis(allowed, index, axis=-1)
 
 

@@ -1,4 +1,4 @@
-"""Rows of a batch: empty single ones, take them in another order."""
+"""Reset and reorder the rows of a batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ State = TypeVar("State", bound=tuple[Any, ...])
 
 
 def reset_rows(where: str, state: State, empty: State, rows: Array) -> State:
-    """Take ``empty`` in the rows that are True."""
+    """Replace the rows where ``rows`` is True by those of ``empty``."""
     xp = checks.same_library(where, tuple(state), rows)
     checks.boolean(where, "rows", rows)
     batch = tree_leaves(state)[0].shape[0]
@@ -28,7 +28,7 @@ def reset_rows(where: str, state: State, empty: State, rows: Array) -> State:
 
 
 def reorder_rows(where: str, state: State, index: Array) -> State:
-    """Take row ``index[i]`` as row i."""
+    """Return row ``index[i]`` as row i."""
     xp = checks.same_library(where, tuple(state), index)
     checks.row_index(where, index, tree_leaves(state)[0].shape[0])
     result: State = tree_map(lambda leaf: xp.take(leaf, index, axis=0), state)

@@ -1,4 +1,4 @@
-"""Encoder-output memory: what a decoder attends to across (paper, section 3.3)."""
+"""The encoder-output memory and the cross-attention that reads it (paper, section 3.3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def cross_attention(
     top_k: int | None = None,
     scale: float | None = None,
 ) -> Array:
-    """Attend across to everything valid, without positions.
+    """Cross-attend to all valid entries, without positions.
 
     Parameters
     ----------
@@ -45,7 +45,7 @@ def cross_attention(
     Returns
     -------
     array
-        (batch, queries, heads, value_dim); zeros for a row with nothing valid.
+        (batch, queries, heads, value_dim); zeros in a row without valid entries.
 
     Examples
     --------
@@ -88,8 +88,9 @@ class EncoderOutputMemory:
     size
         O: 8,192 in the paper.
     policy
-        `FIFO` in the paper. A policy that ranks by score keeps the outputs whose scores, given
-        on insertion or borrowed from the last encoder layer, are highest (the paper's footnote).
+        `FIFO` in the paper. A policy that ranks by score keeps the outputs with the highest
+        scores, which are passed to `insert` or borrowed from the last encoder layer (the paper's
+        footnote).
 
     Examples
     --------
@@ -119,9 +120,9 @@ class EncoderOutputMemory:
         device: Any = None,
     ) -> DataOnlyState:
         """Make an empty state for outputs (batch, seq, dim)."""
-        found = resolve(xp)
-        kind = checks.dtype_named(found.xp, dtype)
-        return self._queue().init(found.xp.zeros((batch, 1, dim), dtype=kind, device=device))
+        library = resolve(xp).xp
+        kind = checks.dtype_named(library, dtype)
+        return self._queue().init(library.zeros((batch, 1, dim), dtype=kind, device=device))
 
     def insert(
         self,
@@ -132,29 +133,29 @@ class EncoderOutputMemory:
         *,
         score: Array | None = None,
     ) -> tuple[DataOnlyState, EvictedData]:
-        """Add outputs of the encoder, (batch, seq, dim); padding is ignored."""
+        """Insert outputs of the encoder, (batch, seq, dim); padding is ignored."""
         return self._queue().insert(state, output, position, valid, score=score)
 
     def read(self, state: DataOnlyState) -> Data:
-        """Return everything held, oldest first; project it to keys and values once."""
+        """Return all outputs, oldest first, to be projected to keys and values once."""
         return self._queue().get_all(state)
 
     def borrow(self, state: DataOnlyState, encoder: KeyValueState) -> DataOnlyState:
-        """Give each output the score that its position has in the last encoder layer.
+        """Set each output's score to that of its position in the last encoder layer.
 
-        A position that this layer's memory no longer holds keeps the score it had.
+        An output whose position that layer's memory no longer holds keeps its score.
 
         Parameters
         ----------
         encoder
-            State of the K/V memory of the last encoder layer (evicted by token, not by head).
+            State of the last encoder layer's K/V memory (with ``per_head=False``).
         """
         score, known = self._scores(encoder, state.position)
         xp = backend_of(state.score).xp
         return state._replace(score=xp.where(known & state.valid, score, state.score))
 
     def scores(self, encoder: KeyValueState, position: Array) -> Array:
-        """Return scores for new outputs: that of their position, the lowest where it is gone."""
+        """Return scores for new outputs: that of the position, or the lowest held if it is gone."""
         score, known = self._scores(encoder, position)
         xp = backend_of(score).xp
         held = xp.where(encoder.valid, encoder.score, float("inf"))

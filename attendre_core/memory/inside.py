@@ -1,4 +1,4 @@
-"""States of a key-value memory: make them, look into them, rearrange their rows."""
+"""States of a key-value memory: making, inspecting, resetting and reordering them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["KeyValueStates", "check_sizes"]
 
 @dataclass(frozen=True)
 class KeyValueStates(KeyValueSpec):
-    """What `KeyValueMemory` does with states besides the paper's operations."""
+    """The operations of `KeyValueMemory` on states that are not in the paper."""
 
     def init(
         self,
@@ -52,33 +52,33 @@ class KeyValueStates(KeyValueSpec):
         batch, heads, head_dim
             Rows, heads and width of a head.
         kv_heads
-            K/V heads, if there are fewer than heads.
+            Number of K/V heads; None = as many as heads.
         xp
             Array library: a namespace such as ``numpy``, ``torch``, ``jax.numpy``, or its name.
         dtype
-            Of keys and values; any library's dtype or its name, float32 by default.
+            Dtype of keys and values: any library's dtype or its name, float32 by default.
         device
-            Passed on to the library.
+            Passed to the library.
         value_dim
             Width of a value, ``head_dim`` by default.
         aux
-            Nested arrays (batch, any, ...) that show shape and dtype of metadata.
+            An example of the metadata: nested arrays (batch, any, ...), for shapes and dtypes.
         chunk
-            Longest chunk to be inserted, for ``present="visible"``, whose state has size + chunk
-            slots; None is 128.
+            The longest chunk that will be inserted. Only for ``present="visible"``, where a
+            state has size + chunk slots; None = 128.
         like
-            A key chunk, (batch, seq, kv_heads, head_dim), that shows all of the above but
-            ``value_dim`` and ``aux``; what is given as well counts.
+            A chunk of keys, (batch, seq, kv_heads, head_dim), to take all of the above from
+            except ``value_dim`` and ``aux``. Arguments that are also given override it.
         """
         where = "KeyValueMemory.init"
         if like is not None:
-            found = backend_of(like)
+            source = backend_of(like)
             checks.shape(
                 where, "like", like, "batch, seq, heads, head_dim", (None,) * 4,
                 "Show a chunk of keys.",
             )  # fmt: skip
-            xp, dtype = found, like.dtype if dtype is None else dtype
-            device = found.device_of(like) if device is None else device
+            xp, dtype = source, like.dtype if dtype is None else dtype
+            device = source.device_of(like) if device is None else device
             batch, kv_heads = batch or like.shape[0], kv_heads or heads or like.shape[2]
             chunk, head_dim = chunk or like.shape[1], head_dim or like.shape[3]
         heads = kv_heads or heads
@@ -114,7 +114,7 @@ class KeyValueStates(KeyValueSpec):
         )
 
     def reset(self, state: KeyValueState, rows: Array) -> KeyValueState:
-        """Empty single rows, e.g. where a new document begins.
+        """Empty some rows, e.g. where a new document begins.
 
         Parameters
         ----------
@@ -127,7 +127,7 @@ class KeyValueStates(KeyValueSpec):
         return reset_rows("KeyValueMemory.reset", state, empty, rows)
 
     def reorder(self, state: KeyValueState, index: Array) -> KeyValueState:
-        """Take rows in another order, with repetition: what beam search needs.
+        """Select rows, in any order and with repetition, as beam search needs.
 
         Parameters
         ----------
@@ -138,10 +138,10 @@ class KeyValueStates(KeyValueSpec):
         return reorder_rows("KeyValueMemory.reorder", state, index)
 
     def admitted_share(self, state: KeyValueState) -> Array:
-        """Return the share of new entries that got in when the memory was full, (batch,).
+        """Return the share of new entries admitted while the memory was full, (batch,).
 
-        Of all entries evicted so far, those that had been admitted before; 1 while nothing was
-        evicted. Near 0 the memory is frozen into the beginning of the input.
+        It is the share of evicted entries that had been admitted before; 1 while nothing has been
+        evicted. Near 0, the memory is frozen: it holds only the beginning of the input.
         """
         checks.key_value_state("KeyValueMemory.admitted_share", self, state)
         xp = backend_of(state.key).xp
@@ -151,21 +151,24 @@ class KeyValueStates(KeyValueSpec):
         return 1.0 - refused / some
 
     def report(self, state: KeyValueState, *, warn_below: float = FROZEN_BELOW) -> MemoryReport:
-        """Read what the memory holds and how it behaved; warn when it freezes.
+        """Report what the memory holds and how it behaved; warn if it is freezing.
 
         Warns
         -----
         FrozenMemoryWarning
-            When a row admits a smaller share of new entries than ``warn_below``.
+            If a row admits a smaller share of new entries than ``warn_below``.
         """
         result = report_of(state, self.admitted_share(state))
         warn_if_frozen(result.admitted_share, warn_below, stacklevel=3)
         return result
 
-    def settle(self, state: KeyValueState) -> tuple[KeyValueState, EvictedEntries]:
+    def settle(
+        self, state: KeyValueState, *, policy_params: Any = None
+    ) -> tuple[KeyValueState, EvictedEntries]:
         """Let the present chunk compete now: cut the state down to ``size`` entries.
 
-        Only ``present="visible"`` holds more than that; for others nothing happens.
+        Only a memory with ``present="visible"`` holds more; others are returned unchanged.
+        ``policy_params`` as in `KeyValueMemory.insert`.
         """
         checks.key_value_state("KeyValueMemory.settle", self, state)
         if state.key.shape[2] == self.size:
@@ -174,18 +177,18 @@ class KeyValueStates(KeyValueSpec):
             return state, EvictedEntries(
                 key, value, none.position, none.valid, none.aux, none.score, none.arrival
             )
-        exchange = clear_room(self, state)
+        exchange = clear_room(self, state, policy_params)
         return carry_out(state, exchange, donate=False), hand_back(state, exchange)
 
 
 def check_sizes(where: str, **sizes: int | None) -> tuple[int, ...]:
-    """Return lengths of axes; refuse those that were left out or are not at least 1."""
-    found = []
+    """Return the lengths of axes; refuse any that is missing or less than 1."""
+    lengths = []
     for name, value in sizes.items():
         if value is None:
             raise ConfigError(
                 f"{where}: {name} was left out. Give {', '.join(sizes)}, or an array with like=."
             )
         checks.whole_number(where, name, value, least=1, hint="It is the length of an axis.")
-        found.append(value)
-    return tuple(found)
+        lengths.append(value)
+    return tuple(lengths)

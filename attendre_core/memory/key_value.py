@@ -24,29 +24,29 @@ __all__ = ["KeyValueMemory"]
 class KeyValueMemory(KeyValueStates):
     """A memory of fixed size for the keys and values of an attention layer.
 
-    A step of the paper is `insert` (new entries compete with stored ones, what does not fit is
-    handed back) and then `attend` or `retrieve` (which also updates the scores). The spec is
-    frozen and holds no arrays; the state is passed in and returned.
+    A step of the paper is `insert` (new entries compete with the stored ones, and what does not
+    fit is returned) followed by `attend` or `retrieve` (which also update the scores). The memory
+    itself is frozen and holds no arrays; the state is passed in and returned.
 
     Parameters
     ----------
     size
-        M: how many entries a row holds, the present chunk included.
+        M: how many entries a row holds, including those of the present chunk.
     policy
-        Who goes when it is full.
+        Decides what is evicted when the memory is full.
     present
-        ``"compete"``: the paper's order, new entries may be refused before anyone attends to
+        ``"compete"``, as in the paper: new entries may be refused before any query attends to
         them. ``"visible"``: the new chunk is attended to in its own step and competes in the
-        next one; up to size + chunk entries are then held.
+        next one, so up to size + chunk entries are held.
     per_head
-        Evict for each K/V head on its own (the paper's footnote) instead of whole tokens.
+        Evict from each K/V head separately (the paper's footnote) instead of whole tokens.
     protect_recent
-        The last so many entries are never evicted.
+        How many of the most recent entries are never evicted.
     pin
         Ranges of positions, ((start, stop), ...), whose entries are never evicted: a system
         prompt, the question.
     ties
-        ``"recency"``: of equals the older goes first. `RandomTies`: in a seeded random order.
+        ``"recency"``: of equals the older is evicted first. `RandomTies`: a seeded random order.
     scale
         Multiplies the logits; None is 1/sqrt(head_dim).
     retrieval
@@ -55,7 +55,8 @@ class KeyValueMemory(KeyValueStates):
     passes
         Bisection passes of ``"approximate"``; see `attendre_core.ops.approximate_top_k`.
     sinks
-        The first so many entries are never evicted, whatever the policy.
+        How many of the first entries are never evicted, with any policy; the larger of this and
+        the policy's own sinks applies.
 
     Examples
     --------
@@ -88,7 +89,7 @@ class KeyValueMemory(KeyValueStates):
         policy_params: Any = None,
         donate: bool = False,
     ) -> tuple[KeyValueState, EvictedEntries]:
-        """Insert a chunk, evict down to the size, hand back what went.
+        """Insert a chunk, evict down to the size, and return what was evicted.
 
         Parameters
         ----------
@@ -97,17 +98,17 @@ class KeyValueMemory(KeyValueStates):
         key, value
             (batch, seq, kv_heads, dim), without positions.
         position
-            int32, (batch, seq); None counts on from the entries inserted so far.
+            int32, (batch, seq); None continues counting from the entries inserted so far.
         valid
-            Boolean, (batch, seq); False = padding, which is ignored. None = all real.
+            Boolean, (batch, seq); False = padding, which is ignored. None = all valid.
         aux
             Metadata (batch, seq, ...), nested as in `init`.
         pinned
             Boolean, (batch, seq): never evict these.
         score
-            (batch, seq): scores to enter with, instead of the policy's.
+            (batch, seq): initial scores, instead of the policy's.
         policy_params
-            Arrays of the policy, if it has any.
+            Arrays that the policy needs, if any.
         donate
             The caller will not use ``state`` again, so its arrays may be overwritten.
 
@@ -116,15 +117,15 @@ class KeyValueMemory(KeyValueStates):
         state
             The new state.
         evicted
-            As many entries as were inserted, of which only the valid ones are real: old ones
-            displaced and new ones refused. With ``present="visible"``, what left of the chunks
-            before, (batch, chunk).
+            Displaced old entries and refused new ones, as many as were inserted; only the valid
+            ones are real. With ``present="visible"``, what was evicted of the earlier chunks,
+            (batch, chunk).
 
         Notes
         -----
         An entry with NaN or infinity raises an error where values may be read (see
-        `value_checks`); elsewhere it never enters and is handed back. With
-        ``present="visible"`` it is handed back instead of one of the chunks before, which stays
+        `value_checks`); elsewhere it is refused, that is, returned as evicted. With
+        ``present="visible"`` it is returned in place of an entry of an earlier chunk, which stays
         until the next insertion.
         """
         new = self._arriving(state, key, value, position, valid, aux, pinned, score)
@@ -148,7 +149,7 @@ class KeyValueMemory(KeyValueStates):
         policy_params: Any = None,
         donate: bool = False,
     ) -> KeyValueState:
-        """Insert as `insert` does, and let what goes be forgotten."""
+        """Insert like `insert`, but do not return what was evicted."""
         new = self._arriving(state, key, value, position, valid, aux, None, None)
         if new.valid.shape[-1] == 0:
             return state
@@ -174,21 +175,21 @@ class KeyValueMemory(KeyValueStates):
         Parameters
         ----------
         query
-            (batch, queries, heads, head_dim); heads a multiple of the K/V heads.
+            (batch, queries, heads, head_dim); heads is a multiple of the K/V heads.
         position
-            int32, (batch, queries); None takes the last positions inserted.
+            int32, (batch, queries); None = the last positions inserted.
         valid
             Boolean, (batch, queries); the output of an invalid query is zeros.
         top_k
-            Only the K best entries of each query and head; None = all.
+            Attend only to the K best entries of each query and head; None = all.
         causal
             Attend only to entries at or before the query's position.
         encoding, encoding_params
-            Position scheme, applied to the stored keys now, and its learned arrays.
+            Position scheme, applied to the stored keys in this call, and its learned arrays.
         policy_params
-            Arrays of the policy, if it has any.
+            Arrays that the policy needs, if any.
         document
-            int32, (batch, queries): attend only to entries whose ``aux["document"]`` is equal.
+            int32, (batch, queries): attend only to entries with the same ``aux["document"]``.
 
         Returns
         -------
@@ -201,9 +202,10 @@ class KeyValueMemory(KeyValueStates):
         given = (query, position, valid, causal, encoding, encoding_params, policy_params, document)
         if query.ndim == 4 and query.shape[1] == 0:
             checks.same_library(where, tuple(state), query)
-            found = backend_of(query)
+            backend = backend_of(query)
             shape = (query.shape[0], 0, query.shape[2], state.value.shape[3])
-            return state, found.xp.zeros(shape, dtype=query.dtype, device=found.device_of(query))
+            device = backend.device_of(query)
+            return state, backend.xp.zeros(shape, dtype=query.dtype, device=device)
         reading = self._read(where, state, top_k, *given)
         state = observe(where, self.policy, state, reading.attention)
         if self.retrieval == "gather" and top_k is not None and top_k < state.key.shape[2]:
@@ -224,7 +226,7 @@ class KeyValueMemory(KeyValueStates):
         policy_params: Any = None,
         document: Array | None = None,
     ) -> tuple[KeyValueState, RetrievedEntries]:
-        """Gather the K best entries of every query and head, and update the scores.
+        """Gather the K best entries of each query and head, and update the scores.
 
         Parameters are those of `attend`; ``top_k=None`` retrieves as many as there are slots.
 
@@ -233,8 +235,9 @@ class KeyValueMemory(KeyValueStates):
         state
             With updated scores.
         retrieved
-            Best first; of equal similarities the entry inserted later comes first. Beyond the
-            allowed entries ``valid`` is False, keys and values are zeros, similarities -inf.
+            Best first; of equal similarities the entry inserted later comes first. Where a query
+            has fewer than K entries to attend to, ``valid`` is False, keys and values are zeros
+            and similarities are -inf.
         """
         where = "KeyValueMemory.retrieve"
         given = (query, position, valid, causal, encoding, encoding_params, policy_params, document)
@@ -249,7 +252,7 @@ class KeyValueMemory(KeyValueStates):
         return make_room if self.present == "visible" else compete
 
     def _arriving(self, state: KeyValueState, *given: Any) -> Arrivals:
-        """Check key, value, position, valid, aux, pinned and score of a chunk."""
+        """Check a chunk: key, value, position, valid, aux, pinned and score."""
         where = "KeyValueMemory.insert"
         checks.same_library(where, tuple(state), *given)
         checks.key_value_state(where, self, state)

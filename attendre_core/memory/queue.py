@@ -1,4 +1,4 @@
-"""The data-only memory: insert, and get everything back as a whole (paper, section 3.1)."""
+"""The data-only memory: insert, and read everything at once (paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Data", "DataOnlyMemory", "DataOnlyState", "EvictedData"]
 
 
 class DataOnlyState(NamedTuple):
-    """Everything a `DataOnlyMemory` remembers, in the order in which entries go.
+    """Everything a `DataOnlyMemory` remembers; slots are in order of rank, next to go first.
 
     Attributes
     ----------
@@ -40,7 +40,7 @@ class DataOnlyState(NamedTuple):
 
 
 class Data(NamedTuple):
-    """All that a `DataOnlyMemory` holds: (batch, size, ...); only valid ones are real."""
+    """All entries of a `DataOnlyMemory`: (batch, size, ...); only valid ones are real."""
 
     data: Any
     position: Array
@@ -59,19 +59,19 @@ class EvictedData(NamedTuple):
 class DataOnlyMemory:
     """A memory of fixed size for anything array-shaped, read as a whole.
 
-    Inserting is a concat and a slice: the entries of the memory and those of the chunk, lowest
-    rank first; as many as were inserted go, the others stay.
+    Inserting is a concatenation and a slice: stored and new entries together, lowest rank first;
+    as many as were inserted leave, the others stay.
 
-    With `FIFO` it is a delay line: it starts full of empty entries, so that a stream of full
-    chunks comes out exactly ``size`` positions late, in order.
+    With `FIFO` it is a delay line: it starts full of empty entries, so a stream of full chunks
+    comes out in order, exactly ``size`` positions late.
 
     Parameters
     ----------
     size
         N: how many entries a row holds.
     policy
-        Who goes when it is full. There are no queries here, so policies that need them rank by
-        the scores given to `insert`.
+        Decides what is evicted when the memory is full. There are no queries here, so policies
+        that use them rank by the scores passed to `insert`.
     protect_recent, ties
         As in `KeyValueMemory`.
 
@@ -109,7 +109,7 @@ class DataOnlyMemory:
         Parameters
         ----------
         example
-            (Nested) arrays (batch, any, ...) that show shape, dtype, library and device.
+            (Nested) arrays (batch, any, ...), for shapes, dtypes, library and device.
         """
         where = "DataOnlyMemory.init"
         checks.same_library(where, example)
@@ -121,8 +121,8 @@ class DataOnlyMemory:
                     f"{where}: an array of the example has shape {tuple(leaf.shape)}, expected "
                     "(batch, any, ...) with the same batch of at least 1 everywhere."
                 )
-        found = backend_of(leaves[0])
-        xp, device = found.xp, found.device_of(leaves[0])
+        backend = backend_of(leaves[0])
+        xp, device = backend.xp, backend.device_of(leaves[0])
         shape = (batch, self.size)
 
         def zeros(kind: Any) -> Array:
@@ -161,14 +161,14 @@ class DataOnlyMemory:
         *,
         score: Array | None = None,
     ) -> tuple[DataOnlyState, EvictedData]:
-        """Insert a chunk and hand back what goes, lowest rank first.
+        """Insert a chunk and return what leaves, lowest rank first.
 
         Parameters
         ----------
         data
             Nested as in `init`, (batch, seq, ...).
         position
-            int32, (batch, seq); None counts on.
+            int32, (batch, seq); None continues counting.
         valid
             Boolean, (batch, seq); False = padding, which never displaces anything.
         score
@@ -217,7 +217,7 @@ class DataOnlyMemory:
         return state, EvictedData(*(tree_of(state.data, gone[4:]), *gone[:2]))
 
     def get_all(self, state: DataOnlyState) -> Data:
-        """Return everything that is held, oldest first, empty entries before all others."""
+        """Return everything, oldest first; empty entries come before all others."""
         self._check_state("DataOnlyMemory.get_all", state)
         order = ops.lowest(None, state.arrival, self.size)
         arrays = (state.position, state.valid, *tree_leaves(state.data))
@@ -225,17 +225,17 @@ class DataOnlyMemory:
         return Data(tree_of(state.data, leaves), position, valid)
 
     def reset(self, state: DataOnlyState, rows: Array) -> DataOnlyState:
-        """Empty single rows; ``rows`` is boolean, (batch,)."""
+        """Empty the rows where ``rows``, boolean (batch,), is True."""
         self._check_state("DataOnlyMemory.reset", state)
         return reset_rows("DataOnlyMemory.reset", state, self.init(state.data), rows)
 
     def reorder(self, state: DataOnlyState, index: Array) -> DataOnlyState:
-        """Take row ``index[i]`` as row i; ``index`` is integer, (new batch,)."""
+        """Return row ``index[i]`` as row i; ``index`` is integer, (new batch,)."""
         self._check_state("DataOnlyMemory.reorder", state)
         return reorder_rows("DataOnlyMemory.reorder", state, index)
 
     def _rank(self, records: tuple[Array, ...], clock: Array) -> tuple[Array | None, Array]:
-        """Return what entries are ranked by: first in, first out by arrival alone."""
+        """Return the ranks of entries as primary and order; FIFO ranks by arrival alone."""
         position, valid, score, arrival = records
         if self.policy.sinks == 0 and type(self.policy).priority is Policy.by_arrival:
             return None, arrival

@@ -1,4 +1,4 @@
-"""What a memory holds and how it behaved, in numbers to read."""
+"""What a memory holds and how it behaved, in plain numbers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from attendre_core.tree import tree_leaves
 
 __all__ = ["MemoryReport", "report_of", "warn_if_frozen"]
 
-#: Below this share of admitted new entries a memory counts as freezing.
+#: A memory that admits a smaller share of new entries than this is freezing.
 FROZEN_BELOW = 0.5
 
 
 @dataclass(frozen=True)
 class MemoryReport:
-    """One memory after some steps; the tuples have one number a batch row.
+    """One memory after some steps; tuples have one number per batch row.
 
     Attributes
     ----------
     slots
-        Slots of a row.
+        Slots per row.
     used
-        Slots that hold an entry (of the first K/V head, if evicted per head).
+        Slots that hold an entry (in the first K/V head, with ``per_head=True``).
     inserted
         Valid entries inserted so far.
     evicted
-        Entries evicted so far, refused ones included.
+        Entries evicted so far, including refused ones.
     admitted_share
-        Of the new entries that met a full memory, the share that got in; 1 if none did.
+        Share of new entries admitted while the memory was full; 1 if nothing was evicted.
     nbytes
         Bytes of the whole state.
     """
@@ -45,7 +45,7 @@ class MemoryReport:
 
 
 def warn_if_frozen(shares: tuple[float, ...], threshold: float, stacklevel: int) -> None:
-    """Warn when a row admits less than the threshold."""
+    """Warn if a row admits a smaller share than the threshold."""
     low = min(shares, default=1.0)
     if low < threshold:
         warnings.warn(
@@ -60,7 +60,7 @@ def warn_if_frozen(shares: tuple[float, ...], threshold: float, stacklevel: int)
 
 
 def report_of(state: KeyValueState, shares: Array) -> MemoryReport:
-    """Read a state; ``shares`` are the admitted shares of its rows."""
+    """Report on a state; ``shares`` are the admitted shares of its rows."""
     to_numpy = backend_of(state.key).to_numpy
     valid = to_numpy(state.valid)
     if valid.ndim == 3:

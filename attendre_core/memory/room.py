@@ -1,4 +1,4 @@
-"""A chunk that is visible before it competes: the chunks before make room for it."""
+"""``present="visible"``: earlier chunks make room for the new one, which competes later."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ __all__ = ["clear_room", "make_room"]
 def make_room(
     memory: KeyValueSpec, state: KeyValueState, new: Arrivals, params: Any = None
 ) -> Exchange:
-    """Cut the chunks before down to the size and let the new chunk in whole.
+    """Cut the earlier chunks down to the memory's size and let in the whole new chunk.
 
-    An entry that is not finite does not come in and is handed back. As many come back as there
-    is room, so the best of those that would have gone stays instead until the next insertion;
-    nothing is lost, and no more than size + chunk entries are held.
+    An entry that is not finite is refused. The number of evicted entries is fixed, so the best of
+    those that would have been evicted stays instead, until the next insertion; nothing is lost,
+    and at most size + chunk entries are held.
     """
     slots = state.key.shape[2]
     room, count = slots - memory.size, new.valid.shape[-1]
@@ -39,7 +39,7 @@ def make_room(
     xp = namespace_of(state.key)
     stored = Stored(*state[:10], state.policy_state, params)
     lowest = ops.lowest(*ranked(memory, stored, state.clock), room)
-    # Entries that may not enter are paired with the highest of these slots.
+    # Entries that may not enter are paired with the best of these slots.
     broken = new.valid & ~new.enter
     place = xp.where(broken, room - ops.running_count(broken), ops.running_count(~broken) - 1)
     slot = xp.take_along_axis(lowest, xp.astype(place, lowest.dtype), axis=-1)
@@ -52,11 +52,10 @@ def make_room(
     return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)
 
 
-def clear_room(memory: KeyValueSpec, state: KeyValueState) -> Exchange:
-    """Make padding entries take the place of all entries beyond the size of the memory."""
+def clear_room(memory: KeyValueSpec, state: KeyValueState, params: Any = None) -> Exchange:
+    """Replace all entries beyond the memory's size by padding."""
     slots = state.key.shape[2]
-    slot = ops.lowest(
-        *ranked(memory, Stored(*state[:10], state.policy_state), state.clock), slots - memory.size
-    )
+    stored = Stored(*state[:10], state.policy_state, params)
+    slot = ops.lowest(*ranked(memory, stored, state.clock), slots - memory.size)
     empty = cleared(nothing(state, slot.shape[-1]), slot, slots)
     return Exchange(empty, slot, slot == slot, state.chunk_start)

@@ -24,7 +24,7 @@ def state_bytes(
     dtype: Any,
     aux_bytes: int,
 ) -> int:
-    """Count the bytes of a key-value state."""
+    """Return the size of a key-value state in bytes."""
     name = dtype if isinstance(dtype, str) else checks.dtype_name(dtype)
     if name not in _BYTES:
         raise DTypeError(
@@ -37,7 +37,7 @@ def state_bytes(
 
 
 def byte_count(budget: int | str) -> int:
-    """Read a number of bytes: 1000000, "64 MiB", "2GB".
+    """Parse a number of bytes: 1000000, "64 MiB", "2GB".
 
     Examples
     --------

@@ -1,8 +1,9 @@
-"""What a key-value memory is: its fields, their checks, and how many bytes it takes."""
+"""The fields of a key-value memory, their checks, and its size in bytes."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeVar
 
 from attendre_core import checks
@@ -19,7 +20,7 @@ Self = TypeVar("Self", bound="KeyValueSpec")
 
 @dataclass(frozen=True)
 class KeyValueSpec:
-    """The fields of a `KeyValueMemory`, which documents them."""
+    """The fields of a `KeyValueMemory`; see its documentation."""
 
     size: int
     policy: Policy = FIFO()
@@ -46,11 +47,11 @@ class KeyValueSpec:
 
     @property
     def all_sinks(self) -> int:
-        """How many of the first entries are never evicted: the memory's sinks or the policy's."""
+        """How many of the first entries are never evicted: by the memory or by its policy."""
         return max(self.sinks, self.policy.sinks)
 
     def slots(self, chunk: int | None = None) -> int:
-        """Return how many slots a state has: size, and room for a visible chunk."""
+        """Return how many slots a state has: size, plus room for a visible chunk."""
         return self.size + ((CHUNK if chunk is None else chunk) if self.present == "visible" else 0)
 
     def nbytes(
@@ -66,7 +67,7 @@ class KeyValueSpec:
     ) -> int:
         """Return the bytes a state will take, before anything is allocated.
 
-        ``heads`` are the K/V heads, ``aux_bytes`` is what the metadata of one entry takes.
+        ``heads`` is the number of K/V heads, ``aux_bytes`` the size of one entry's metadata.
         """
         return state_bytes(
             self.slots(chunk), self.per_head, batch, heads, head_dim, value_dim, dtype, aux_bytes
@@ -91,7 +92,7 @@ class KeyValueSpec:
         Parameters
         ----------
         budget
-            Bytes, or words such as ``"64 MiB"``.
+            Bytes, or a string such as ``"64 MiB"``.
         **spec
             The other fields of the memory.
 
@@ -130,7 +131,8 @@ _WORDS = {
 def check_pin(where: str, pin: tuple[tuple[int, int], ...]) -> None:
     """Refuse pins that are not ranges of positions."""
     for span in pin if isinstance(pin, tuple) else (pin,):
-        if not isinstance(span, tuple) or len(span) != 2 or not span[0] < span[1]:
+        whole = isinstance(span, tuple) and all(isinstance(n, Integral) for n in span)
+        if not whole or len(span) != 2 or not span[0] < span[1]:
             raise ConfigError(
                 f"{where}: pin is {pin!r}, expected ranges ((start, stop), ...) with start < "
                 "stop, e.g. pin=((0, 32),) for the first 32 positions."
@@ -145,7 +147,7 @@ def check_policy(
     protect_recent: int,
     ties: str | RandomTies,
 ) -> None:
-    """Refuse a policy that is none, and protection that leaves no room to evict."""
+    """Refuse what is not a policy, and more protected entries than the memory holds."""
     if isinstance(policy, type):
         raise ConfigError(
             f"{where}: policy is the class {policy.__name__}, expected an instance. Write "

@@ -1,4 +1,4 @@
-"""The arrays of a key-value memory: what it carries from step to step, and what it hands out."""
+"""The arrays of a key-value memory: its state, and the records that it returns."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
 
     With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots). Positions and counters
-    are int32: a row takes up to 2,147,483,647 entries; reset it before.
+    are int32, so a row must be reset before 2,147,483,647 entries.
 
     Attributes
     ----------
     key, value
-        (batch, kv_heads, slots, dim): laid out for attention.
+        (batch, kv_heads, slots, dim), the layout of attention.
     position
         int32, (batch, slots): original position; -1 in an empty slot.
     valid
@@ -37,21 +37,22 @@ class KeyValueState(NamedTuple):
     score
         (batch, slots): float32 (float64 for float64 keys); higher = keep.
     arrival
-        int32, (batch, slots): number of the entry within its row; negative in an empty slot.
+        int32, (batch, slots): how many entries of the row arrived before it; negative in an empty
+        slot.
     pinned, observed
-        Boolean, (batch, slots): never evicted; seen by some query already.
+        Boolean, (batch, slots): never evicted; seen by some query.
     aux
-        Whatever else travels with the entries: None or nested arrays (batch, slots, ...).
+        Metadata of the entries: None or nested arrays (batch, slots, ...).
     clock
         int32, (batch,): valid entries inserted so far.
     latest_query
-        int32, (batch,): the latest position of a query so far.
+        int32, (batch,): the latest query position so far.
     chunk_start
-        int32, (batch,): the clock before the chunk inserted last.
+        int32, (batch,): the clock before the last chunk was inserted.
     evictions, refusals
-        int32, (batch,): entries evicted so far, and how many of them never got in.
+        int32, (batch,): entries evicted so far, and how many of them had been refused.
     policy_state
-        What the policy remembers of each row: None or nested arrays (batch, ...).
+        The policy's own state: None or nested arrays (batch, ...).
     """
 
     key: Array
@@ -72,7 +73,7 @@ class KeyValueState(NamedTuple):
 
 
 class Entries(NamedTuple):
-    """The stored entries, for people who look inside: (batch, slots, kv_heads, dim)."""
+    """The stored entries, with keys and values as (batch, slots, kv_heads, dim)."""
 
     key: Array
     value: Array
@@ -88,8 +89,8 @@ class EvictedEntries(NamedTuple):
     """What left the memory: displaced and refused entries; only valid ones are real.
 
     ``key`` and ``value`` are (batch, seq, kv_heads, dim), the others (batch, seq, ...); with
-    ``per_head=True`` the others are (batch, kv_heads, seq, ...). ``score`` is what the entry was
-    worth when it went, ``arrival`` its number within the row.
+    ``per_head=True`` the others are (batch, kv_heads, seq, ...). ``score`` is the entry's score
+    when it was evicted, ``arrival`` how many entries of the row arrived before it.
     """
 
     key: Array
@@ -102,7 +103,7 @@ class EvictedEntries(NamedTuple):
 
 
 class RetrievedEntries(NamedTuple):
-    """The top K of every query and head, best first; only valid ones are real.
+    """The top K of each query and head, best first; only valid ones are real.
 
     ``key`` and ``value`` are (batch, queries, heads, K, dim); ``similarity`` (the scaled logit),
     ``position``, ``valid`` and ``index`` (the slot) are (batch, queries, heads, K); the arrays of
@@ -130,7 +131,7 @@ def empty_state(
     per_head: bool,
     aux: Any,
 ) -> KeyValueState:
-    """Make a state with nothing in it; ``aux`` shows shape and dtype of the metadata."""
+    """Make an empty state; ``aux`` is an example of the metadata."""
     record = (batch, heads, slots) if per_head else (batch, slots)
     score = xp.float64 if checks.dtype_name(dtype) == "float64" else xp.float32
     number = xp.arange(slots, dtype=xp.int32, device=device) - slots
@@ -157,32 +158,32 @@ def empty_state(
 
 
 def empty_like(state: KeyValueState, slots: int | None = None) -> KeyValueState:
-    """Make an empty state of the same kind, with as many slots or with another number."""
-    found = backend_of(state.key)
+    """Make an empty state of the same kind, with the same or another number of slots."""
+    backend = backend_of(state.key)
     batch, heads, own_slots, head_dim = state.key.shape
     per_head = state.valid.ndim == 3
     example = tree_map(lambda leaf: leaf[:, 0, ...], state.aux) if per_head else state.aux
     return empty_state(
-        found.xp, batch, heads, own_slots if slots is None else slots, head_dim,
-        state.value.shape[3], state.key.dtype, found.device_of(state.key), per_head, example,
+        backend.xp, batch, heads, own_slots if slots is None else slots, head_dim,
+        state.value.shape[3], state.key.dtype, backend.device_of(state.key), per_head, example,
     )  # fmt: skip
 
 
 def grown(state: KeyValueState, count: int) -> KeyValueState:
-    """Add empty slots behind the others."""
+    """Append empty slots."""
     xp = backend_of(state.key).xp
-    more = empty_like(state, slots=count)
+    added = empty_like(state, slots=count)
     shift = numbers(count, state.arrival) - (state.key.shape[2] + count)
-    more = more._replace(arrival=xp.zeros_like(more.arrival) + shift)
+    added = added._replace(arrival=xp.zeros_like(added.arrival) + shift)
     axis = state.valid.ndim - 1
 
     def joined(name: str, at: int) -> Array:
-        return xp.concat([getattr(state, name), getattr(more, name)], axis=at)
+        return xp.concat([getattr(state, name), getattr(added, name)], axis=at)
 
     return state._replace(
         key=joined("key", 2),
         value=joined("value", 2),
-        aux=tree_map(lambda a, b: xp.concat([a, b], axis=axis), state.aux, more.aux),
+        aux=tree_map(lambda a, b: xp.concat([a, b], axis=axis), state.aux, added.aux),
         **{
             name: joined(name, axis)
             for name in ("position", "valid", "score", "arrival", "pinned", "observed")

@@ -1,7 +1,7 @@
 """The contract between a memory and its eviction policy.
 
 A policy is a frozen dataclass of plain values with a few pure methods; everything that changes
-lives in the memory's state. Higher score = keep.
+is in the memory's state. Higher score = keep.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Stored(NamedTuple):
     score
         Floating, (batch, slots). Higher = keep.
     arrival
-        int32, (batch, slots): how many entries of this row came before it.
+        int32, (batch, slots): how many entries of the row arrived before it.
     pinned
         Boolean, (batch, slots): never evicted.
     observed
-        Boolean, (batch, slots): some query has seen it already.
+        Boolean, (batch, slots): True once a query has seen the entry.
     aux
         Metadata, nested arrays (batch, slots, ...), or None.
     clock
@@ -92,11 +92,11 @@ class New(Protocol):
 
     @property
     def arrival(self) -> Array:
-        """int32: how many entries of this row came before it."""
+        """int32: how many entries of the row arrived before it."""
 
     @property
     def pinned(self) -> Array:
-        """Boolean: will never be evicted."""
+        """Boolean: never to be evicted."""
 
     @property
     def aux(self) -> Any:
@@ -104,23 +104,23 @@ class New(Protocol):
 
     @property
     def count(self) -> Array:
-        """int32, (batch,): how many are valid."""
+        """int32, (batch,): how many of them are valid."""
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Base of all policies; subclass it and write one or more of its methods.
+    """Base of all policies: subclass it and override one or more of its methods.
 
-    Laws a policy must obey: its methods are pure functions of their arguments in array-API
-    operations and read no value; what they return for one batch row depends on that row alone;
-    an empty slot and an invalid query change nothing; equal inputs give equal scores. The memory
-    does the rest: ties (the older entry goes), sinks, pinned and recent entries, entries that no
-    query saw (they keep their score). ``pytest --pyargs attendre_conformance --attendre-policy
-    module:Class`` checks all of it.
+    Laws a policy must obey: its methods are pure functions of their arguments, written in
+    array-API operations, and read no value; what they return for a batch row depends on that row
+    alone; empty slots and invalid queries change nothing; equal inputs give equal scores. The
+    memory handles the rest: ties (the older entry is evicted), sinks, pinned and recent entries,
+    and entries that no query saw (they keep their score). ``pytest --pyargs attendre_conformance
+    --attendre-policy module:Class`` checks all of it.
 
     Examples
     --------
-    A policy that keeps what the last query weighs most:
+    A policy that keeps the entries with the most weight from the last query:
 
     >>> from dataclasses import dataclass
     >>> import attendre_core as at
@@ -133,15 +133,15 @@ class Policy:
     LastWeight()
     """
 
-    # How many of the first entries of a row are never evicted; no field of the dataclass.
+    # How many of the first entries of a row are never evicted. Not a dataclass field.
     sinks = 0
 
     def init(self, stored: Stored) -> Any:
-        """Return a small state of the policy's own, nested arrays (batch, ...), or None."""
+        """Return the policy's own initial state, nested arrays (batch, ...), or None."""
         return None
 
     def enter(self, stored: Stored, new: New) -> Array:
-        """Return the score of new entries: one per row, (batch,), or per entry, (batch, seq).
+        """Return the score of new entries: one per row, (batch,), or one per entry, (batch, seq).
 
         With ``per_head=True``, (batch, kv_heads) or (batch, kv_heads, seq).
 
@@ -157,25 +157,25 @@ class Policy:
         return InitialScore().score(stored, new)
 
     def observe(self, stored: Stored, attention: Attention) -> Array | None:
-        """Return the new scores, (batch, slots), after queries attended; None leaves them.
+        """Return the scores, (batch, slots), after queries attended; None leaves them unchanged.
 
         Parameters
         ----------
         stored
             The entries with their scores so far.
         attention
-            What the queries of this step did.
+            What the queries of this step attended to.
         """
         return None
 
     def remember(self, stored: Stored, attention: Attention) -> Any:
-        """Return the policy's own state after this step, nested as `init` made it."""
+        """Return the policy's own state after this step, nested like the one from `init`."""
         return stored.policy_state
 
     def priority(self, stored: Stored) -> Array | None:
-        """Return what is compared when entries compete; None compares arrival alone."""
+        """Return the numbers by which entries compete; None = by arrival alone."""
         return stored.score
 
     def by_arrival(self, stored: Stored) -> None:
-        """Compare arrival alone: a `priority` for policies without scores."""
+        """Compete by arrival alone: a `priority` for policies without scores."""
         return None

@@ -1,4 +1,4 @@
-"""FIFO: the oldest entry goes first (paper, section 3.1; Memorizing Transformer)."""
+"""FIFO: the oldest entry is evicted first (paper, section 3.1; Memorizing Transformer)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["FIFO"]
 class FIFO(Policy):
     """First in, first out: a sliding window over the input.
 
-    Laws: equal to `AttentionSink` with no sinks; the same whatever the chunk length.
+    Laws: the same as `AttentionSink` with no sinks; independent of the chunk length.
 
     Examples
     --------
@@ -23,7 +23,7 @@ class FIFO(Policy):
     """
 
     def enter(self, stored: Stored, new: New) -> Array:
-        """Return 0: no score is needed."""
+        """Return 0: the score is not used."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
     priority = Policy.by_arrival

@@ -1,4 +1,4 @@
-"""H2O: what the softmax weighed least over all steps goes first (heavy hitters)."""
+"""H2O: the entry with the least softmax weight over all steps is evicted first."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class H2O(Policy):
     """Heavy hitters: keep the entries with the most softmax weight, summed over all queries.
 
     The rule of "H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
-    Models" (arXiv 2306.14048). It is only the choice among older entries: the recent half of the
-    budget and the choice for each head are ``protect_recent`` and ``per_head`` of the memory, and
-    ``present="visible"`` lets an entry be attended before it competes. The preset ``"H2O"`` sets
-    all of them.
+    Models" (arXiv 2306.14048). The policy only ranks the older entries. The recent half of the
+    budget and the decision per head are options of the memory, ``protect_recent`` and
+    ``per_head``, and ``present="visible"`` lets an entry be attended to before it competes. The
+    preset ``"H2O"`` sets all of them.
 
     Notes
     -----
     The same scores as ``LFA(decay=0, score="softmax", initial=ConstantScore(0))``. The sum only
-    grows, so old entries have an advantage over new ones; the original has it, too.
+    grows, so old entries have an advantage over new ones, as in the original.
 
     Examples
     --------
@@ -37,7 +37,7 @@ class H2O(Policy):
     """
 
     def enter(self, stored: Stored, new: New) -> Array:
-        """Return 0: nobody has attended to a new entry yet."""
+        """Return 0: no query has attended to a new entry yet."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
     def observe(self, stored: Stored, attention: Attention) -> Array:

@@ -1,7 +1,8 @@
-"""The score with which a new entry enters (paper, section 3.1).
+"""The score that a new entry starts with (paper, section 3.1).
 
-A new entry has not been attended to yet. Too high a score drives out important old entries, too
-low a score refuses everything new: then the memory is *frozen* (`FrozenMemoryWarning`).
+No query has attended to a new entry yet. If it starts too high, new entries displace important
+old ones; if it starts too low, they are all refused and the memory is *frozen*
+(`FrozenMemoryWarning`).
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ class InitialScore:
 
     Notes
     -----
-    sigma is the population standard deviation. Pinned entries do not count, because a newcomer
-    does not compete with them (the paper does not say). A result within rounding of a stored
-    score becomes that score, so that all libraries see the same tie.
+    sigma is the population standard deviation. Pinned entries are left out, because new entries
+    do not compete with them (specification, reading 5). A result within rounding error of a
+    stored score is set to that score, so that all libraries see the same tie.
 
     Examples
     --------
@@ -73,9 +74,10 @@ class ConstantScore:
 
 @dataclass(frozen=True)
 class QuantileScore:
-    """A low quantile of the stored scores: new entries beat at least that share of the memory.
+    """A low quantile of the stored scores: new entries rank above at least that share of them.
 
-    Cannot freeze, whatever the distribution of the scores, because it is one of them.
+    The score is one of the stored scores, so the memory cannot freeze, however they are
+    distributed.
 
     Examples
     --------
@@ -95,9 +97,9 @@ class QuantileScore:
 
 @dataclass(frozen=True)
 class QuotaScore:
-    """Admit at least this share of the new entries of every chunk, whatever their scores.
+    """Admit at least this share of the new entries of every chunk.
 
-    The score is that of the k-th lowest stored entry, k being the share of the chunk.
+    The score is the k-th lowest stored score, where k is this share of the chunk.
 
     Examples
     --------
@@ -117,12 +119,12 @@ class QuotaScore:
         return _order_statistic(stored, _portion(count, self.share))
 
 
-#: Any rule for the score of new entries.
+#: Every rule for the score of new entries.
 AnyInitial = InitialScore | ConstantScore | QuantileScore | QuotaScore
 
 
 class Scored(Policy):
-    """Base of policies whose new entries enter with an ``initial`` score, a field of theirs."""
+    """Base of the policies that have a field ``initial``, the rule for the score of new entries."""
 
     initial: AnyInitial
 
@@ -131,7 +133,7 @@ class Scored(Policy):
         return self.initial.score(stored, new)
 
     def priority(self, stored: Stored) -> Array | None:
-        """Compare scores."""
+        """Compete by score."""
         return stored.score
 
 
@@ -140,15 +142,15 @@ def _number(stored: Stored) -> Array:
 
 
 def _portion(number: Array, share: float) -> Array:
-    """Take a share of a number, rounded up, in whole numbers so that libraries agree."""
+    """Return a share of a number, rounded up; in integers, so that all libraries agree."""
     return (number * round(share * 10000) + 9999) // 10000
 
 
 def _order_statistic(stored: Stored, k: Array) -> Array:
-    """Return the k-th lowest stored score, k brought into 1..number; 0 for an empty memory."""
+    """Return the k-th lowest stored score, k clamped to 1..number; 0 for an empty memory."""
     xp = namespace_of(stored.score)
     number = _number(stored)
-    k = xp.minimum(xp.maximum(k, xp.ones_like(k)), number)  # broadcasts a count per row
+    k = xp.minimum(xp.maximum(k, xp.ones_like(k)), number)  # also broadcasts k to heads
     counted = stored.valid & ~stored.pinned
     ascending = xp.sort(xp.where(counted, stored.score, math.inf), axis=-1)
     rank = numbers(ascending.shape[-1], ascending)

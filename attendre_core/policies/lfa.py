@@ -1,4 +1,4 @@
-"""LFA: the entry with the least attention over all steps, decayed, goes first (section 3.1)."""
+"""LFA: the entry with the least decayed attention over all steps is evicted first (section 3.1)."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ class LFA(Scored):
     """Least frequently attended: attention summed over all steps, with exponential decay.
 
     In each step A <- A * exp(decay * (i'max - imax)) + sum of s * exp(decay * (i - imax)), where
-    i is a query's position, imax the latest position so far and i'max that of the step before.
+    i is a query's position, imax the latest position so far and i'max the one before this step.
 
     Parameters
     ----------
     decay
-        The paper's lambda: 0 sums for ever, 1e-3 forgets over about a thousand positions.
+        The paper's lambda: 0 never forgets, 1e-3 forgets over about a thousand positions.
     initial
-        Score of new entries: where the sum starts; it decays with it.
+        Score of new entries: the sum starts from it, and it decays with the sum.
     score
-        What is summed: see `attendre_core.policies.scores`. Sums of logits are mostly negative
-        on real models, and decay lifts a negative sum: old entries then rise.
+        What is summed: see `attendre_core.policies.scores`. On real models sums of logits are
+        mostly negative, and decay raises a negative sum, so old entries rise.
     heads
-        Pooling over heads after the sum over queries.
+        How to pool over heads, after the sum over queries.
     hold
         Entries later than every query so far keep their score (see `LRA`).
     start
-        ``"sum"``: the initial score is the start of the sum. ``"replace"``: the first
-        observation replaces it.
+        ``"sum"``: the sum starts from the initial score. ``"replace"``: the first observation
+        replaces it.
 
     Notes
     -----
-    Laws: the same whatever the chunk length while nothing is evicted and new entries enter at
-    0; what is evicted stays the same under a * logit, a > 0.
+    Laws: independent of the chunk length while nothing is evicted and new entries start at 0;
+    scaling all logits by a > 0 does not change what is evicted.
 
     Examples
     --------

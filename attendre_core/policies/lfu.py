@@ -1,4 +1,4 @@
-"""LFU: the entry that was used least often goes first (paper, section 3.1)."""
+"""LFU: the entry that was used least often is evicted first (paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ __all__ = ["LFU"]
 class LFU(Scored):
     """Least frequently used: the score counts the queries that retrieved the entry so far.
 
-    A query counts once, however many of its heads have the entry in their top K.
+    A query counts once, no matter how many of its heads have the entry in their top K.
 
     Parameters
     ----------
     initial
-        Score of new entries, where counting starts.
+        Score of new entries, from which counting starts.
 
     Notes
     -----
-    Scores are float32 (float64 for float64 keys): after 16,777,216 uses an entry counts no
-    further.
+    Scores are float32 (float64 for float64 keys): a float32 count stops at 16,777,216.
 
     Examples
     --------

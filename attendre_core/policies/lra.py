@@ -1,4 +1,4 @@
-"""LRA: the entry that this step's queries attended to least goes first (paper, section 3.1)."""
+"""LRA: the entry that the latest queries attended to least is evicted first (section 3.1)."""
 
 from __future__ import annotations
 
@@ -24,23 +24,24 @@ class LRA(Scored):
     Parameters
     ----------
     pool
-        Over the queries of the step: only the ``"last"`` valid one, ``"max"``, ``"sum"`` or
-        ``"mean"`` of all valid ones.
+        How to pool over the queries of the step: only the ``"last"`` valid one, or the ``"max"``,
+        ``"sum"`` or ``"mean"`` of all valid ones.
     initial
         Score of new entries. The paper uses 2 sigmas for last, 1.5 for max and sum on PaLM 2.
     score
-        What counts: see `attendre_core.policies.scores`.
+        What is pooled: see `attendre_core.policies.scores`.
     heads
-        Pooling over heads, after that over queries: ``"sum"``, ``"max"`` or ``"mean"``. None
-        is max for ``pool="max"`` and sum otherwise.
+        How to pool over heads, after queries: ``"sum"``, ``"max"`` or ``"mean"``. None is max
+        for ``pool="max"`` and sum otherwise.
     hold
-        Entries later than every query so far keep their score. With a Q memory new entries are
-        first seen by old queries; holding keeps these from judging them. Not in the paper.
+        Entries at positions after every query so far keep their score. With a Q memory, the
+        first queries that see a new entry come from before it; ``hold`` keeps them from scoring
+        it. Not in the paper.
 
     Notes
     -----
-    Laws: what is evicted stays the same under a * logit + b, a > 0 (with logits as scores);
-    last, max and sum are one at a chunk length of 1 with one head.
+    Laws: replacing every logit by a * logit + b, a > 0, does not change what is evicted (with
+    logits as scores); last, max and sum agree for chunks of length 1 and one head.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""LRU: the entry whose last use is longest ago goes first (paper, section 3.1)."""
+"""LRU: the entry that was used longest ago is evicted first (paper, section 3.1)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ __all__ = ["LRU"]
 class LRU(Scored):
     """Least recently used: the score is the position of the last query that retrieved it.
 
-    An entry is used by a query when it is in that query's top K on any head; with no top K,
-    every entry that a query may attend to is used.
+    A query uses an entry if it has it in its top K on any head; without a top K, it uses every
+    entry that it may attend to.
 
     Parameters
     ----------
@@ -29,11 +29,11 @@ class LRU(Scored):
 
     Notes
     -----
-    Scores are float32, which holds whole numbers up to 16,777,216: beyond that, uses less than 2
-    positions apart may count as equal (less than 4 apart beyond twice as many, and so on), and
-    of equals the older entry goes. A memory of float64 keys has float64 scores and tells all
-    positions apart. `InitialScore` counts scores within rounding of float32 as equal in either;
-    `QuantileScore` and `QuotaScore` do not.
+    Scores are float32, which represents integers exactly up to 16,777,216. Beyond that, positions
+    less than 2 apart may get the same score (less than 4 apart beyond twice that, and so on), and
+    of equals the older entry is evicted. A memory of float64 keys has float64 scores, which
+    distinguish all positions. `InitialScore` treats scores within float32 rounding as equal in
+    either case; `QuantileScore` and `QuotaScore` do not.
 
     Examples
     --------
@@ -44,7 +44,7 @@ class LRU(Scored):
     initial: AnyInitial = InitialScore()
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
-        """Return the position of the last query that used each entry, or the score it has."""
+        """Return the position of the last query that used each entry; others keep their score."""
         xp = namespace_of(stored.score)
         used = attention.used_by_query()
         position = xp.astype(attention.position, stored.score.dtype)

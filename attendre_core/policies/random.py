@@ -1,4 +1,4 @@
-"""A random sample: what any policy that claims to choose must beat."""
+"""Random eviction: the baseline that every other policy should beat."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ __all__ = ["Random"]
 
 @dataclass(frozen=True)
 class Random(Policy):
-    """Keep a random sample of everything read, each entry as likely as any other.
+    """Keep a uniform random sample of everything read.
 
     Parameters
     ----------
     seed
-        The sample depends on it and on the order of arrival alone, on every library.
+        The sample depends only on the seed and on the order of arrival, on every library.
 
     Examples
     --------
@@ -29,10 +29,10 @@ class Random(Policy):
     seed: int = 0
 
     def enter(self, stored: Stored, new: New) -> Array:
-        """Return 0: no score is needed."""
+        """Return 0: the score is not used."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
     def priority(self, stored: Stored) -> Array:
-        """Give each entry a number that looks random and never changes."""
+        """Return a pseudo-random number per entry, which never changes."""
         xp = namespace_of(stored.score)
         return xp.astype(RandomTies(self.seed).order(stored.arrival), stored.score.dtype)

@@ -1,8 +1,9 @@
-"""From a logit to what a policy adds up (paper, section 3.1, footnote on normalisation).
+"""What a policy pools: the logits, or something made from them (paper, section 3.1).
 
-``"logits"`` is the paper's choice: the logit after scale, position and bias. The others exist
-because stored sums of logits are often negative, and decay pulls a negative sum *up*, so that
-with `LFA` old entries rise instead of fading; a shift, a clip or a softmax repairs that.
+``"logits"`` is the paper's choice: the logit after scale, position and bias. The others (its
+footnote on normalisation) exist because sums of logits are often negative, and decay moves a
+negative sum *up*: with `LFA`, old entries then rise instead of fading (specification, reading 11).
+A shift, a clip or a softmax avoids that.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ __all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
 
 @dataclass(frozen=True)
 class Clip:
-    """Bring every logit into [low, high] before it counts.
+    """Clip every logit to [low, high].
 
     Examples
     --------
@@ -49,7 +50,7 @@ class Clip:
 
 @dataclass(frozen=True)
 class Shift:
-    """Add a constant to every logit, or lift each query's logits so that the lowest is 0.
+    """Add a constant to every logit, or shift each query's logits so that the lowest is 0.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def check_score(where: str, score: ScoreTransform) -> None:
 
 
 def transformed(score: ScoreTransform, attention: Attention) -> Array:
-    """Return what counts for each query and entry, (batch, kv_heads, group, queries, slots)."""
+    """Return what a policy pools, (batch, kv_heads, group, queries, slots)."""
     if score == "logits":
         return attention.logits
     if score == "softmax":

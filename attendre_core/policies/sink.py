@@ -1,4 +1,4 @@
-"""Attention sinks: the first entries stay, the rest is FIFO (StreamingLLM)."""
+"""Attention sinks: the first entries stay, the rest are FIFO (StreamingLLM)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ __all__ = ["AttentionSink"]
 
 @dataclass(frozen=True)
 class AttentionSink(FIFO):
-    """Keep the first ``sinks`` valid entries of each row for ever; the rest is FIFO.
+    """Never evict the first ``sinks`` valid entries of a row; the rest are FIFO.
 
-    The sinks count inside the size of the memory. No sinks = `FIFO`.
+    The sinks are part of the memory's size. Law: with 0 sinks the same as `FIFO`.
 
     Examples
     --------

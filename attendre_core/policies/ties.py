@@ -1,4 +1,4 @@
-"""Who goes when two entries are worth the same (the paper says: at random)."""
+"""Which of two equal entries is evicted first (specification, reading 15)."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["RandomTies", "tie_order"]
 class RandomTies:
     """Break ties in an order that looks random but is fixed by a seed.
 
-    The order depends on the seed and on how many entries of the row came before, so it is the
-    same on every backend, for every batch row and whatever the padding. After 2**30 entries of a
-    row it begins anew.
+    The order depends only on the seed and on each entry's arrival number, so it is the same on
+    every backend and in every batch row, and padding does not change it. It repeats after 2**30
+    entries of a row.
 
     Examples
     --------
@@ -26,13 +26,13 @@ class RandomTies:
     seed: int = 0
 
     def order(self, arrival: Array) -> Array:
-        """Scramble arrival numbers one-to-one; negative ones (empty slots) stay as they are."""
+        """Permute arrival numbers; negative ones (empty slots) stay as they are."""
         xp = namespace_of(arrival)
         known = xp.where(arrival < 0, xp.zeros_like(arrival), arrival)
         left = xp.bitwise_and(xp.bitwise_right_shift(known, 15), 0x7FFF)
         right = xp.bitwise_and(known, 0x7FFF)
         state = (self.seed * 7919 + 12345) % 32749
-        # A Feistel network on two halves of 15 bits: one-to-one, and no product leaves int32.
+        # A Feistel network on two halves of 15 bits: a permutation, and no product overflows int32.
         for _ in range(6):
             state = (state * 16381 + 1013) % 32749
             noise = (right * (state | 1) + state) % 32749

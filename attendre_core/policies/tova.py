@@ -1,4 +1,4 @@
-"""TOVA: what the last query weighs least goes first (token omission via attention)."""
+"""TOVA: the entry with the least weight from the last query is evicted first."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ __all__ = ["TOVA"]
 
 @dataclass(frozen=True)
 class TOVA(Policy):
-    """Keep the entries with the most softmax weight of the last query, averaged over heads.
+    """Keep the entries with the most softmax weight from the last query, averaged over heads.
 
-    The rule of "Transformers are Multi-State RNNs" (arXiv 2401.06104). There the last query is
-    that of the newest token; here it is the last real query of a chunk. Use it with
-    ``present="visible"``, as the preset ``"TOVA"`` does, so that an entry is weighed before it
-    competes.
+    Token omission via attention, from "Transformers are Multi-State RNNs" (arXiv 2401.06104).
+    There the last query is that of the newest token; here it is the last valid query of a chunk.
+    Use it with ``present="visible"``, as the preset ``"TOVA"`` does, so that an entry has a weight
+    before it competes.
 
     Notes
     -----
-    The same scores as ``LRA("last", score="softmax", heads="mean")`` once an entry was seen.
+    The same scores as ``LRA("last", score="softmax", heads="mean")`` once an entry has
+    been seen.
 
     Examples
     --------
@@ -35,7 +36,7 @@ class TOVA(Policy):
     """
 
     def enter(self, stored: Stored, new: New) -> Array:
-        """Return 0: the last query has not weighed a new entry yet."""
+        """Return 0: no query has attended to a new entry yet."""
         return namespace_of(stored.score).zeros_like(stored.score[..., 0])
 
     def observe(self, stored: Stored, attention: Attention) -> Array:

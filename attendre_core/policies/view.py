@@ -1,4 +1,4 @@
-"""What the queries of one step did, as a policy sees it."""
+"""What the queries of one step attended to, as a policy sees it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ NO_QUERY = -(2**31)
 class Attention:
     """The queries of one step against all stored entries.
 
-    Nothing is computed before it is asked for, so a policy pays only for what it reads. Shapes
-    use G K/V heads with R query heads each; a score is (batch, slots), or (batch, G, slots) with
-    ``per_head=True``. No gradient flows through what a policy reads.
+    Everything is computed on first use, so a policy pays only for what it uses. In shapes, G is
+    the number of K/V heads and R the number of query heads per K/V head; scores are (batch,
+    slots), or (batch, G, slots) with ``per_head=True``. No gradient flows through what a policy
+    sees.
 
     Attributes
     ----------
     position, valid
-        (batch, queries): int32 positions of the queries, and which of them are real.
+        (batch, queries): int32 positions of the queries, and which of them are valid.
     latest
         int32, (batch,): the latest query position so far.
     """
@@ -41,25 +42,25 @@ class Attention:
         top_k: int | None = None,
         passes: int | None = None,
     ) -> None:
-        found = backend_of(value)
-        self._xp, self._cut = found.xp, found.stop_gradient
+        backend = backend_of(value)
+        self._xp, self._cut = backend.xp, backend.stop_gradient
         self._pairs, self._value, self.stored = pairs, value, stored
         self._plain_query, self._top_k, self._passes = query, top_k, passes
-        self._logits: Array | None = None  # with gradients, as are weights and output
+        self._logits: Array | None = None  # with gradients, like weights and output
         self._weights: Array | None = None
         self._output: Array | None = None
-        self._bound: tuple[Array, ...] = ()  # what decides who is in the top K
+        self._bound: tuple[Array, ...] = ()  # threshold and oldest: who is in the top K
         self._used: Array | None = None
         self._allowed: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
-        xp = found.xp
+        xp = backend.xp
         none = xp.full_like(position, NO_QUERY)
         self._present = xp.max(xp.where(self.valid, position, none), axis=-1)
         self.latest = xp.maximum(latest_before, self._present)
         self._latest_before = latest_before
 
-    # ---------------------------------------------------------------- what there is
+    # ---------------------------------------------------------------- what happened
 
     @property
     def per_head(self) -> bool:
@@ -68,13 +69,13 @@ class Attention:
 
     @property
     def latest_before(self) -> Array:
-        """int32, (batch,): as `latest`, without this step; the same in a row's first step."""
+        """int32, (batch,): `latest` before this step; equal to `latest` in a row's first step."""
         before = self._latest_before
         return self._xp.where(before == NO_QUERY, self.latest, before)
 
     @property
     def query(self) -> Array:
-        """(batch, G, R, queries, head_dim): the queries, without positions and scale."""
+        """(batch, G, R, queries, head_dim): the queries, without positions or scale."""
         return self._cut(self._plain_query())
 
     @property
@@ -99,12 +100,12 @@ class Attention:
 
     @property
     def output(self) -> Array:
-        """(batch, G, R, queries, value_dim): what the queries attended to, summed up."""
+        """(batch, G, R, queries, value_dim): the output of attention."""
         return self._cut(self.attended())
 
     @property
     def allowed(self) -> Array:
-        """Boolean, broadcastable to `logits`: the query is real and may attend to the entry."""
+        """Boolean, broadcastable to `logits`: the query is valid and may attend to the entry."""
         if self._allowed is None:
             self._allowed = allowed_pairs(self._pairs)
         return self._allowed
@@ -133,7 +134,7 @@ class Attention:
 
     @property
     def seen(self) -> Array:
-        """Boolean, (batch, slots) [(batch, G, slots)]: some real query may attend to it."""
+        """Boolean, (batch, slots) [(batch, G, slots)]: some valid query may attend to the entry."""
         if self._seen is None:
             xp, pairs = self._xp, self._pairs
             if pairs.near is not None:
@@ -146,14 +147,14 @@ class Attention:
                 self._seen = seen
         return self._seen
 
-    # ---------------------------------------------------------------- to work with it
+    # ---------------------------------------------------------------- to compute scores
 
     def along_slots(self, row: Array) -> Array:
-        """Shape a (batch,) array so that it broadcasts to scores."""
+        """Reshape a (batch,) array to broadcast against scores."""
         return self._xp.reshape(row, (row.shape[0],) + (1,) * (self.stored.score.ndim - 1))
 
     def along_queries(self, per_query: Array) -> Array:
-        """Shape a (batch, queries) array so that it broadcasts to `used_by_query`."""
+        """Reshape a (batch, queries) array to broadcast against `used_by_query`."""
         batch, queries = per_query.shape
         heads = (1,) if self.per_head else ()
         return self._xp.reshape(per_query, (batch, *heads, queries, 1))
@@ -175,7 +176,7 @@ class Attention:
         queries, heads
             ``"sum"``, ``"max"`` or ``"mean"``.
         unseen
-            Scores of the entries that no real query saw; None = those they have.
+            Scores of the entries that no valid query saw; None = they keep their scores.
         """
         xp = self._xp
         if queries == "max":
@@ -195,7 +196,7 @@ class Attention:
     ) -> Array:
         """Sum the logits over the queries that saw an entry, then pool over heads.
 
-        The same as `pool` of the weighted logits, and cheaper: the sum of w q.k over queries is
+        The same as `pool` of the weighted logits, but cheaper: the sum of w q.k over queries is
         (sum of w q).k.
 
         Parameters
@@ -208,7 +209,7 @@ class Attention:
         return self._over_heads(self._cut(ops.sum_logits(self._pairs, weight)), heads, unseen)
 
     def last(self) -> Attention:
-        """Return the same view with the last valid query of the chunk alone, per row."""
+        """Return the same view of only the last valid query of each row."""
         xp, pairs = self._xp, self._pairs
         number = numbers(self.valid.shape[-1], self.valid)
         none = xp.full_like(number, -1)
@@ -216,7 +217,7 @@ class Attention:
         is_last = number == which
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Take the last query out of an axis of queries."""
+            """Select the last valid query along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
             rest = (1,) * (array.ndim - axis - 1)
@@ -248,7 +249,7 @@ class Attention:
     # ---------------------------------------------------------------- inside
 
     def attended(self) -> Array:
-        """Return the output with its gradients, made of logits or weights if they are there."""
+        """Return the output with gradients, reusing logits or weights that are already computed."""
         if self._output is None:
             if self._top_k is not None:
                 self._output, *bound = ops.attend_top_k(
@@ -273,7 +274,7 @@ class Attention:
         return self._weights
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
-        """Pool (batch, G, R, slots) over the heads that share one decision; not what is unseen."""
+        """Pool (batch, G, R, slots) over the heads that share a decision, and fill in `unseen`."""
         xp = self._xp
         axes: tuple[int, ...] = (2,) if self.per_head else (1, 2)
         if heads == "max":

@@ -42,8 +42,8 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "typical_p": (1.0,),
     "watermarking_config": (),
 }
-#: They matter only when tokens are drawn, or only when there are beams.
-_DRAWING = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
+#: They matter only when tokens are sampled, or only when there are beams.
+_SAMPLING = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 _BEAMS = ("diversity_penalty", "early_stopping", "num_beam_groups")
 
 
@@ -101,7 +101,7 @@ def new_tokens(config: Any, read: Callable[[], int]) -> int:
 
 
 def wishes_of(config: Any, never: tuple[int, ...] = ()) -> Wishes:
-    """Read a GenerationConfig; None stands for one that says nothing.
+    """Read a GenerationConfig; None is one that sets nothing.
 
     Parameters
     ----------
@@ -119,15 +119,15 @@ def wishes_of(config: Any, never: tuple[int, ...] = ()) -> Wishes:
     >>> wishes_of(SimpleNamespace(do_sample=True, top_p=0.9)).top_p
     0.9
     """
-    drawing = bool(_value(config, "do_sample", False))
+    sampling = bool(_value(config, "do_sample", False))
     beams = int(_value(config, "num_beams", 1))
-    _refuse_unknown(config, drawing, beams, never)
+    _refuse_unknown(config, sampling, beams, never)
     top_k = int(_value(config, "top_k", _TOP_K))
     stop = _value(config, "stop_strings", ())
     return Wishes(
-        temperature=float(_value(config, "temperature", 1.0)) if drawing else 0.0,
-        top_p=float(_value(config, "top_p", 1.0)) if drawing else 1.0,
-        top_k=top_k if drawing and top_k > 0 else None,
+        temperature=float(_value(config, "temperature", 1.0)) if sampling else 0.0,
+        top_p=float(_value(config, "top_p", 1.0)) if sampling else 1.0,
+        top_k=top_k if sampling and top_k > 0 else None,
         beams=beams,
         length_penalty=float(_value(config, "length_penalty", 1.0)),
         stop=(stop,) if isinstance(stop, str) else tuple(stop),
@@ -139,12 +139,12 @@ def _value(config: Any, name: str, default: Any) -> Any:
     return default if found is None else found
 
 
-def _refuse_unknown(config: Any, drawing: bool, beams: int, never: tuple[int, ...]) -> None:
+def _refuse_unknown(config: Any, sampling: bool, beams: int, never: tuple[int, ...]) -> None:
     for name, neutral in _NEUTRAL.items():
         value = getattr(config, name, None)
         if value is None or value in neutral:
             continue
-        if (name in _DRAWING and not drawing) or (name in _BEAMS and beams == 1):
+        if (name in _SAMPLING and not sampling) or (name in _BEAMS and beams == 1):
             continue
         raise _refusal(name, value)
     words = _value(config, "bad_words_ids", [])

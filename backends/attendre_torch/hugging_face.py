@@ -153,7 +153,7 @@ class TransformersModel(Model):
         What is None is taken from ``generation_config``: ``max_new_tokens`` (or ``max_length``,
         the prompt included; 20 if neither is set), ``do_sample`` with ``temperature``,
         ``top_p`` and ``top_k``, ``num_beams``, ``length_penalty``, ``stop_strings``,
-        ``eos_token_id``. A temperature of 0 turns drawing off.
+        ``eos_token_id``. A temperature of 0 turns sampling off.
 
         Raises
         ------
@@ -232,7 +232,7 @@ def _as_it_is(tensor: Tensor, dtype: str | None = None) -> Tensor:
 
 
 def _check_device(where: str, tensors: dict[str, Tensor]) -> None:
-    """Refuse weights that lie elsewhere than new tensors are made."""
+    """Refuse weights on another device than the one where new tensors are made."""
     found = {str(tensor.device) for tensor in tensors.values()}
     expected = str(torch.get_default_device())
     if found - {expected}:

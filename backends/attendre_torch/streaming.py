@@ -101,7 +101,7 @@ class Streaming(nn.Module):  # type: ignore[misc]
         return out
 
     def step(self, x: Tensor, **options: Any) -> AttentionOutput:
-        """Read one chunk and say where the outputs stand; see `AttendreAttention.step`."""
+        """Read one chunk and return outputs with their positions; see `AttendreAttention.step`."""
         self._check_batch(x)
         state = self._usable()
         out, self.state = self.module.step(x, state, donate=_may_donate(state), **options)

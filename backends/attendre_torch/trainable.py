@@ -277,7 +277,7 @@ def _flags(tokens: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def _detached(tree: Any) -> Any:
-    """Detach nested tensors; one that stands in several places stays one."""
+    """Detach nested tensors; one that appears in several places stays one."""
     seen: dict[int, Tensor] = {}
 
     def leaf(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ __all__ = ["Weights"]
 class Weights(nn.Module):  # type: ignore[misc]
     """Nested dicts and lists of tensors as a tree of modules.
 
-    The names are the path: ``layers.0.q``. A tensor that stands in several places becomes one
+    The names are the path: ``layers.0.q``. A tensor that appears in several places becomes one
     parameter. Tensors are shared, not copied.
 
     Parameters

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mutant import Mutant
 
+BLOCK = "attendre_core/layer/block.py"
 DECODING = "attendre_core/layer/decoding.py"
 ENCODER_OUTPUT = "attendre_core/memory/encoder_output.py"
 LAYER = "attendre_core/layer/attendre.py"
@@ -126,7 +127,7 @@ LAYER_MUTANTS = (
     ),
     Mutant(
         "a block adds attention to another input than the one that waited",
-        STACK,
+        BLOCK,
         "x = block.finish(out.value, out.carry)",
         "x = block.finish(out.value, out.carry[:, ::-1])",
         "stack/test_attention.py::test_small_stack_equals_oracle",
