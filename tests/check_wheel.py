@@ -47,6 +47,14 @@ def complaints(wheel: str) -> list[str]:
         if f"{name}/py.typed" not in names
     ]
     found += [
+        f"{name}/__init__.pyi, the list of its public names, is not in the wheel"
+        for name in PACKAGES[:3]
+        if f"{name}/__init__.pyi" not in names
+    ]
+    found += [
+        f"attendre_core.{name} is missing" for name in module.__all__ if not hasattr(module, name)
+    ]
+    found += [
         f"{name} is not in the wheel"
         for name in TINY
         if f"attendre_core/evaluation/tiny/{name}" not in names

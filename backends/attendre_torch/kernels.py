@@ -243,9 +243,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
     """Fused attention; rows with nothing allowed give zeros."""
     everything = allowed is None or (readable(allowed) and _all(allowed))
     rows, mask = _rows_and_mask(query, None if everything else allowed)
-    grouped = rows.shape[1] > key.shape[1]
+    # Decided here: compiled for any shape, the comparison is a symbol, which the call refuses.
+    grouped = {"enable_gqa": True} if rows.shape[1] > key.shape[1] else {}
     flat = torch.nn.functional.scaled_dot_product_attention(
-        rows, key, value, attn_mask=mask, scale=1.0, enable_gqa=grouped
+        rows, key, value, attn_mask=mask, scale=1.0, **grouped
     )
     output = flat.reshape(*query.shape[:4], value.shape[3])
     if allowed is None or everything:

@@ -65,6 +65,26 @@ def test_one_graph_for_any_number_of_steps(policy):
     assert len(graphs) == 1
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_one_graph_for_any_shape(heads):
+    """Where a step is compiled for any shape, lengths are symbols, the number of heads too."""
+    memory = at.KeyValueMemory(M, at.FIFO())
+
+    def step(state, query, key, value):
+        state, _ = memory.insert(state, key, value)
+        return memory.attend(state, query, causal=True)
+
+    torch._dynamo.reset()
+    compiled = torch.compile(step, fullgraph=True, backend="eager", dynamic=True)
+    for groups in (2, 3):
+        made = torch.Generator().manual_seed(groups)
+        given = [torch.randn(B, S, n, D, generator=made) for n in (groups * heads, groups, groups)]
+        empty = memory.init(like=given[1])
+        _, expected = step(empty, *given)
+        _, found = compiled(empty, *given)
+        torch.testing.assert_close(found, expected)
+
+
 def test_gradients_reach_keys_and_values_but_not_scores():
     memory = at.KeyValueMemory(M, at.LFA())
     query, key, value, valid = chunk(1)
