@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from typing import TextIO
 
 __all__ = ["Terminal"]
 
 _COLOURS = {"green": "32", "red": "31", "bold": "1", "dim": "2"}
-_BLOCKS = " ▁▂▃▄▅▆▇█"
-_ASCII_BLOCKS = " .:-=+*%#"
+#: The characters beyond ASCII that `Terminal.choose` picks from.
+_SYMBOLS = "░▒▓█·\N{MINUS SIGN}"
 
 
 class Terminal:
@@ -31,7 +30,7 @@ class Terminal:
         self.colour = (
             stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         )
-        self.unicode = _can_encode(stream, _BLOCKS + "·│▼")
+        self.unicode = _can_encode(stream, _SYMBOLS)
         self.columns = shutil.get_terminal_size((100, 24)).columns
 
     def paint(self, text: str, colour: str) -> str:
@@ -41,12 +40,6 @@ class Terminal:
     def choose(self, fancy: str, plain: str) -> str:
         """Return ``fancy`` if the stream can show characters beyond ASCII, else ``plain``."""
         return fancy if self.unicode else plain
-
-    def bars(self, shares: Sequence[float]) -> str:
-        """Draw numbers from 0 to 1 as a row of bars; anything above 0 is visible."""
-        blocks = self.choose(_BLOCKS, _ASCII_BLOCKS)
-        top = len(blocks) - 1
-        return "".join(blocks[max(round(share * top), 1) if share > 0 else 0] for share in shares)
 
 
 def _can_encode(stream: TextIO, text: str) -> bool:

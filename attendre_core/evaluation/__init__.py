@@ -1,4 +1,4 @@
-"""Does a memory work, and which policy and sizes are good? Tasks, controls, measurements."""
+"""Tasks, controls and measurements that show how well a memory works, by policy and size."""
 
 from attendre_core.evaluation.controls import CONTROLS, System, system
 from attendre_core.evaluation.intervals import Interval, difference, share

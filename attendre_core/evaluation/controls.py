@@ -1,6 +1,6 @@
-"""What is compared, by name: memories, and the controls that a memory has to beat.
+"""The systems that are compared, by name: memories, and the controls that they have to beat.
 
-The controls tell "the memory kept the answer" from "the question survived", "the beginning was
+The controls separate "the memory kept the answer" from "the question survived", "the beginning was
 enough" and "any choice would have done".
 """
 
@@ -14,7 +14,7 @@ from attendre_core.presets import MemoryConfig, canonical, parse, preset
 
 __all__ = ["CONTROLS", "SIZELESS", "System", "label_of", "system"]
 
-#: Controls without a memory whose size could vary, and what each of them reads.
+#: Controls whose memory has no size to vary, and the part of the input that each of them reads.
 _READS: dict[str, Literal["all", "last", "question"]] = {
     "full": "all",
     "no-memory": "last",
@@ -28,18 +28,18 @@ _OURS = (*SIZELESS, "pinned")
 
 @dataclass(frozen=True)
 class System:
-    """A memory under a name, and which part of an input is read with it.
+    """A named memory, and the part of an input that is read with it.
 
     Attributes
     ----------
     name
-        As tables and results files show it.
+        As shown in tables and results files.
     memory
-        Its memories.
+        The memories of all layers.
     reads
         ``"all"``, ``"last"`` (only the last chunk), or ``"question"`` (no context at all).
     whole
-        Nothing that is read is ever evicted: full attention.
+        True for full attention over what is read: nothing is ever evicted.
     """
 
     name: str
@@ -48,7 +48,14 @@ class System:
     whole: bool = False
 
     def part_of(self, tokens: Any, question: Any) -> Any:
-        """Return what is read of an input; ``question`` is the input without its context.
+        """Return the part of an input that is read.
+
+        Parameters
+        ----------
+        tokens
+            The input.
+        question
+            The input without its context.
 
         Examples
         --------
@@ -62,7 +69,7 @@ class System:
     def memory_for(self, length: int, *, causal: bool) -> MemoryConfig:
         """Return the memories for inputs of up to ``length`` tokens.
 
-        Full attention is a memory with room for everything; if the model looks both ways, all
+        Full attention is a memory with room for everything; in a model that looks both ways, all
         queries wait for the end of the input.
         """
         memory = self.memory
@@ -82,7 +89,7 @@ def system(
     top_k: int | None = None,
     pinned: int = 10,
 ) -> System:
-    """Make a system by its name.
+    """Make a system from its name.
 
     Parameters
     ----------
@@ -90,12 +97,12 @@ def system(
         As in `attendre_core.preset`, without ``:size`` and ``+wait=``: ``"LFA-1e-3"``,
         ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention,
         ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
-        ``"first-M"`` (a full memory stays as it is), ``"random"`` (a random sample of everything
-        read), ``"pinned"`` (FIFO that never evicts the question).
+        ``"first-M"`` (the first M entries stay forever), ``"random"`` (a random sample of
+        everything read), ``"pinned"`` (FIFO that never evicts the question).
     kv_size, q_size, chunk
         M, N and S.
     top_k
-        K, unless the name says it; M where M is smaller.
+        K for names without ``+k=``; at most M.
     pinned
         How many positions at the beginning the control ``"pinned"`` keeps; at most three quarters
         of M.
@@ -117,19 +124,18 @@ def system(
     if label in SIZELESS:
         one_chunk = preset(f"MT+chunk={chunk}:{chunk}")
         return System(label, one_chunk, reads=_READS[label], whole=True)
-    plain = parsed._replace(name="MT") if label == "pinned" else parsed
-    most = None if top_k is None else min(top_k, kv_size)
-    memory = preset(str(plain.with_defaults(kv_size, wait=q_size, chunk=chunk, k=most)))
+    base = parsed._replace(name="MT") if label == "pinned" else parsed
+    k = None if top_k is None else min(top_k, kv_size)
+    memory = preset(str(base.with_defaults(kv_size, wait=q_size, chunk=chunk, k=k)))
     if label == "pinned":
         memory = replace(memory, pin=((0, max(1, min(pinned, kv_size - kv_size // 4))),))
     return System(label, memory)
 
 
 def label_of(name: str) -> str:
-    """Return the name of a system as tables and results files show it.
+    """Return the name of a system as shown in tables and results files.
 
-    That is the canonical name without what has columns of its own there: the size, and how long
-    queries wait.
+    It is the canonical name without the size and ``+wait=``, which have columns of their own.
 
     Examples
     --------
@@ -144,6 +150,6 @@ def label_of(name: str) -> str:
                 f"Write {parsed.name!r}."
             )
         return parsed.name
-    found = parse(canonical(name))
-    options = tuple(option for option in found.options if not option.startswith("wait="))
-    return str(found._replace(options=options))
+    full = parse(canonical(name))
+    options = tuple(option for option in full.options if not option.startswith("wait="))
+    return str(full._replace(options=options))

@@ -1,4 +1,4 @@
-"""How sure a mean is, a share of right answers, or a difference between two of them."""
+"""Confidence intervals of means, of shares of right answers, and of paired differences."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Interval(NamedTuple):
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether a difference is not just noise."""
+        """Whether the interval lies on one side of 0, so that a difference is unlikely chance."""
         return self.low > 0 or self.high < 0
 
 
@@ -47,7 +47,7 @@ def share(right: Any) -> Interval:
     middle = p + _Z**2 / (2 * n)
     spread = _Z * math.sqrt(p * (1 - p) / n + _Z**2 / (4 * n**2))
     scale = 1 + _Z**2 / n
-    # The bounds enclose the share itself; at 0 and 1 only rounding says otherwise.
+    # The interval contains the share; at 0 and 1, rounding errors could put it just outside.
     return Interval(p, min((middle - spread) / scale, p), max((middle + spread) / scale, p))
 
 
@@ -59,7 +59,7 @@ def mean(values: Any, *, draws: int = _DRAWS, seed: int = 0) -> Interval:
     values
         (items,).
     draws, seed
-        Of the bootstrap.
+        Number of resamples, and their seed.
 
     Examples
     --------
@@ -76,15 +76,15 @@ def mean(values: Any, *, draws: int = _DRAWS, seed: int = 0) -> Interval:
 def difference(values: Any, others: Any, *, draws: int = _DRAWS, seed: int = 0) -> Interval:
     """Return how much larger the first mean is, with a paired bootstrap interval.
 
-    Both must be measured on the same items, in the same order: items are drawn again with both of
-    their results, so what makes an item hard for both does not count.
+    Both must be measured on the same items, in the same order. Each resample draws items with
+    both of their results, so the difficulty that an item has for both cancels out.
 
     Parameters
     ----------
     values, others
         (items,), boolean or floating.
     draws, seed
-        Of the bootstrap.
+        Number of resamples, and their seed.
 
     Examples
     --------
@@ -101,9 +101,9 @@ def difference(values: Any, others: Any, *, draws: int = _DRAWS, seed: int = 0) 
 
 
 def _checked(where: str, values: Any) -> NDArray[np.float64]:
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not found.size:
+    numbers = np.asarray(values, dtype=np.float64)
+    if numbers.ndim != 1 or not numbers.size:
         raise ConfigError(
-            f"{where}: results have shape {found.shape}, expected (items,) with at least one."
+            f"{where}: results have shape {numbers.shape}, expected (items,) with at least one."
         )
-    return found
+    return numbers

@@ -1,8 +1,7 @@
-"""An observer of a stream that counts whether chunks find their own entries.
+"""An observer of a stream that measures how much of their own chunk queries still find.
 
-A Q memory lets queries wait. By the time they attend, their own keys and values may be gone,
-evicted because of what older queries attended to. The share that is still there is worth a column
-in every table.
+A Q memory lets queries wait. By the time they attend, the keys and values of their own chunk may
+have been evicted. Tables show the share that is still there.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ __all__ = ["Presence"]
 
 
 class Presence:
-    """Counts, for each row, queries that attended and the share of their own chunk they found.
+    """Measures, per row, the share of their own chunk that queries find when they attend.
 
     It is an `attendre_core.layer.Observer`: ``model.stream(observer=presence)``.
 
@@ -29,7 +28,7 @@ class Presence:
     lengths
         Tokens of each row.
     chunk
-        Tokens read at a time.
+        Tokens read per step.
     """
 
     traces = False
@@ -37,11 +36,11 @@ class Presence:
     def __init__(self, lengths: list[int], chunk: int) -> None:
         self.chunk = chunk
         self._lengths = np.asarray(lengths)
-        self._found = np.zeros(len(lengths))
+        self._shares = np.zeros(len(lengths))
         self._queries = np.zeros(len(lengths))
 
     def reads(self, number: int, layer: AttendreLayer, block: Block, flow: Flow) -> None:
-        """Do nothing: it looks only afterwards."""
+        """Do nothing; everything is counted in `attended`."""
 
     def attended(
         self,
@@ -52,23 +51,23 @@ class Presence:
         flow: Flow,
         trace: StepTrace | None,
     ) -> None:
-        """Look at a memory right after the queries of ``flow`` attended to it."""
+        """Count the stored entries of each query's chunk, right after the queries attended."""
         to_numpy = backend_of(flow.position).to_numpy
-        place, real = np.asarray(to_numpy(flow.position)), np.asarray(to_numpy(flow.valid))
+        position, real = np.asarray(to_numpy(flow.position)), np.asarray(to_numpy(flow.valid))
         stored = np.where(to_numpy(state.kv.valid), to_numpy(state.kv.position), -self.chunk)
-        if stored.ndim == 3:  # one choice for each head: count them all, and divide
+        if stored.ndim == 3:  # eviction per head: count over all heads, then divide
             heads = stored.shape[1]
             stored = stored.reshape(stored.shape[0], -1)
         else:
             heads = 1
-        own, held = place // self.chunk, stored // self.chunk
-        there = (held[:, None, :] == own[:, :, None]).sum(axis=-1) / heads
-        size = np.minimum(self._lengths[:, None] - own * self.chunk, self.chunk)
-        self._found += np.where(real, there / np.maximum(size, 1), 0.0).sum(axis=1)
+        chunk_of_query, chunk_of_entry = position // self.chunk, stored // self.chunk
+        present = (chunk_of_entry[:, None, :] == chunk_of_query[:, :, None]).sum(axis=-1) / heads
+        size = np.minimum(self._lengths[:, None] - chunk_of_query * self.chunk, self.chunk)
+        self._shares += np.where(real, present / np.maximum(size, 1), 0.0).sum(axis=1)
         self._queries += real.sum(axis=1)
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """The mean share of each row, over all layers and positions; 1 where nothing attended."""
-        nothing = self._queries == 0
-        return np.where(nothing, 1.0, self._found / np.where(nothing, 1.0, self._queries))
+        """(rows,): the mean share, over all layers and positions; 1 for rows without queries."""
+        none = self._queries == 0
+        return np.where(none, 1.0, self._shares / np.where(none, 1.0, self._queries))

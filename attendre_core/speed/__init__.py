@@ -1,6 +1,6 @@
-"""How fast it is: every figure is a ratio to a reference measured alternately with it.
+"""Benchmarks: every figure is a ratio to a reference measured in alternation with it.
 
-The references are written directly in a library, in ``torch_references.py`` and
+The references are written directly in PyTorch and JAX, in ``torch_references.py`` and
 ``jax_references.py``; modules named after a library are imported only when it is measured.
 """
 

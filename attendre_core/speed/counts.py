@@ -1,8 +1,8 @@
-"""Count what a small eager step costs besides its arithmetic: calls, and processor instructions.
+"""Count the calls and the processor instructions of a small eager step.
 
-Counts, unlike times, are the same on a busy machine. Calls are those that the code of this
-project makes, of its own functions and of the libraries'; what happens inside a library does not
-count, so neither does its version.
+A small step has little arithmetic, so the counts show the overhead of this project. Unlike times,
+they are the same on a busy machine. Only calls made by this project's code are counted, of its own
+functions and of library functions, so they do not depend on the version of a library.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from attendre_core.positions import RoPE
 
 __all__ = ["LIMITS", "calls", "instructions", "own_calls", "small_step", "waiting_step"]
 
-#: Calls of a small step that are not to be exceeded, by library. Lower them when they fall.
+#: Largest number of calls allowed in a small step, by library. Lower a limit when the count falls.
 LIMITS = {"numpy": 680, "torch": 760}
 _PACKAGE = Path(__file__).parents[1]
 _OURS = re.compile(r"[/\\](attendre_core|attendre_torch|attendre_jax)[/\\]")
 
 
 def small_step(library: str) -> Callable[[], Any]:
-    """Return one step of a layer with 16 slots, full, that reads 4 positions."""
+    """Return a function that runs a step of 4 positions on a full memory of 16 entries."""
     memory = KeyValueMemory(16, LRA("sum", initial=InitialScore(0.0)))
     return _stepping(library, AttendreLayer(memory))
 
 
 def _stepping(library: str, layer: AttendreLayer) -> Callable[[], Any]:
     """Fill the memory of a layer; return a function that runs one more step."""
-    found = backend(library)
+    xp = backend(library)
     rng = np.random.default_rng(0)
     chunks = [
-        Chunk(*(found.from_numpy(rng.standard_normal((1, 4, 2, 8), "float32")) for _ in range(3)))
+        Chunk(*(xp.from_numpy(rng.standard_normal((1, 4, 2, 8), "float32")) for _ in range(3)))
         for _ in range(8)
     ]
-    states = [layer.init(batch=1, heads=2, head_dim=8, xp=found)]
+    states = [layer.init(batch=1, heads=2, head_dim=8, xp=xp)]
     coming = cycle(chunks)
 
     def step() -> Any:
@@ -64,31 +64,31 @@ def _stepping(library: str, layer: AttendreLayer) -> Callable[[], Any]:
 
 
 def waiting_step() -> Callable[[], Any]:
-    """Return one step in NumPy of a layer as in the paper: N=8, M=16, full, LFA, RoPE."""
+    """Return a function that runs a NumPy step of a layer with N=8, M=16 (full), LFA and RoPE."""
     memory = KeyValueMemory(16, LFA())
     return _stepping("numpy", AttendreLayer(memory, DataOnlyMemory(8), encoding=RoPE()))
 
 
 def calls(run: Callable[[], Any]) -> int:
-    """Count the calls that the project's own code makes in one run.
+    """Count the calls that this project's code makes in one run.
 
     Examples
     --------
     >>> calls(small_step("numpy")) > 0
     True
     """
-    found = 0
+    count = 0
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
-        nonlocal found
+        nonlocal count
         if event == "c_call":
-            found += bool(_OURS.search(frame.f_code.co_filename))
+            count += bool(_OURS.search(frame.f_code.co_filename))
         elif event == "call":
             caller = frame.f_back
-            found += caller is not None and bool(_OURS.search(caller.f_code.co_filename))
+            count += caller is not None and bool(_OURS.search(caller.f_code.co_filename))
 
     _watched(run, watch)
-    return found
+    return count
 
 
 def own_calls(run: Callable[[], Any]) -> Counter[str]:
@@ -99,17 +99,17 @@ def own_calls(run: Callable[[], Any]) -> Counter[str]:
     >>> own_calls(waiting_step())["layer/attendre.py"] > 0
     True
     """
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     def watch(frame: FrameType, event: str, argument: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and _PACKAGE in path.parents:
-            found[path.relative_to(_PACKAGE).as_posix()] += 1
+            counts[path.relative_to(_PACKAGE).as_posix()] += 1
 
     _watched(run, watch)
-    # The function that runs the step is no part of it.
-    del found[Path(__file__).relative_to(_PACKAGE).as_posix()]
-    return found
+    # The function that runs the step is not part of it.
+    del counts[Path(__file__).relative_to(_PACKAGE).as_posix()]
+    return counts
 
 
 def _watched(run: Callable[[], Any], watch: Callable[[FrameType, str, Any], None]) -> None:
@@ -122,16 +122,16 @@ def _watched(run: Callable[[], Any], watch: Callable[[FrameType, str, Any], None
 
 
 def instructions(library: str, steps: int = 10) -> int:
-    """Count the processor's instructions of one small step with callgrind.
+    """Count the processor instructions of one small step with callgrind.
 
-    Two processes run, one with more steps than the other, and the difference is divided by the
-    number of steps: starting Python and loading the library do not count. The step makes calls of
-    the library alone, as without the extra ``compiled``.
+    Two processes run different numbers of steps, and the difference of their counts is divided by
+    the difference of their steps, so starting Python and loading the library are not included. The
+    Numba kernels are switched off, as without the extra ``compiled``.
 
     Raises
     ------
     ConfigError
-        valgrind is not installed, or failed.
+        If valgrind is not installed, or failed.
     """
     valgrind = shutil.which("valgrind")
     if valgrind is None:
@@ -144,7 +144,7 @@ def instructions(library: str, steps: int = 10) -> int:
 
 
 def _collected(valgrind: str, library: str, steps: int) -> int:
-    """Return what callgrind collected in a process that runs so many steps."""
+    """Return the instructions of a process that runs this many steps."""
     environment = {**os.environ, "PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "callgrind.out"
@@ -158,16 +158,16 @@ def _collected(valgrind: str, library: str, steps: int) -> int:
             text=True,
             check=False,
         )
-    found = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
-    if done.returncode or found is None:
+    collected = re.search(r"Collected\s*:\s*(\d+)", done.stderr)
+    if done.returncode or collected is None:
         raise ConfigError(
             f"instructions: valgrind ended with code {done.returncode}: {done.stderr[-300:]}"
         )
-    return int(found.group(1))
+    return int(collected.group(1))
 
 
 if __name__ == "__main__":
-    # Machine code would be compiled again for the processor that valgrind imitates: for minutes.
+    # Numba would compile its kernels again for the processor that valgrind emulates: for minutes.
     with machine_code(False):
         run_step = small_step(sys.argv[1])
         for _ in range(int(sys.argv[2])):

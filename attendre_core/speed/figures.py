@@ -1,4 +1,4 @@
-"""One line of the table: what was measured, against what, and whether that is good enough."""
+"""One line of the table: what was measured, its target, and the verdict."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ __all__ = ["Figure", "Target", "figure_of", "markdown", "skipped"]
 
 @dataclass(frozen=True)
 class Target:
-    """A bound for a ratio: at most, or at least."""
+    """An upper or a lower bound for a ratio."""
 
     sense: Literal["at most", "at least"]
     bound: float
 
     def is_met(self, value: float) -> bool:
-        """Whether a value is good enough."""
+        """Whether a value is within the bound."""
         return value <= self.bound if self.sense == "at most" else value >= self.bound
 
     def __str__(self) -> str:
@@ -34,11 +34,15 @@ class Figure:
     Attributes
     ----------
     row
-        Number of the row in the table of targets.
+        Number of the row, as in ``attendre bench --help``; several figures may share it.
+    name
+        What was measured, and against which reference.
+    target
+        The bound for the median.
     ratio
-        None when it was skipped.
+        The measurement; None if it was skipped.
     note
-        Why it was skipped, or what else was seen.
+        Why it was skipped, or a remark.
     """
 
     row: int
@@ -49,35 +53,35 @@ class Figure:
 
     @property
     def verdict(self) -> str:
-        """``pass``, ``short`` or ``skipped``."""
+        """``"pass"``, ``"short"`` (the target is missed) or ``"skipped"``."""
         if self.ratio is None:
             return "skipped"
         return "pass" if self.target.is_met(self.ratio.median) else "short"
 
     @property
     def measured(self) -> str:
-        """The median with its quartiles; nothing when it was skipped.
+        """The median with its quartiles; empty if it was skipped.
 
         Examples
         --------
         >>> Figure(1, "a step", Target("at most", 1.2), Ratio(1.1, 1.0, 1.2, 5)).measured
         '1.10 (1.00 to 1.20)'
         """
-        found = self.ratio
-        if found is None:
+        ratio = self.ratio
+        if ratio is None:
             return ""
-        # A ratio of 1.004 against a bound of 1.01 needs its third digit.
+        # A ratio of 1.004 against a bound of 1.01 needs a third decimal.
         digits = 3 if abs(self.target.bound - 1) < 0.05 else 2
-        low, middle, high = (f"{x:.{digits}f}" for x in (found.low, found.median, found.high))
+        low, middle, high = (f"{x:.{digits}f}" for x in (ratio.low, ratio.median, ratio.high))
         return f"{middle} ({low} to {high})"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the figure as values for JSON."""
         return {**asdict(self), "verdict": self.verdict}
 
 
 def figure_of(record: dict[str, Any]) -> Figure:
-    """Read back what `Figure.as_dict` gave.
+    """Make a figure from the values of `Figure.as_dict`.
 
     Examples
     --------
@@ -93,18 +97,18 @@ def figure_of(record: dict[str, Any]) -> Figure:
         )  # fmt: skip
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"bench: a figure of the results is not as attendre bench writes it ({error!r}). "
-            "Measure again with attendre bench --save."
+            f"bench: a figure of the results does not have the format of attendre bench "
+            f"({error!r}). Measure again with attendre bench --save."
         ) from error
 
 
 def skipped(row: int, name: str, target: Target, why: str) -> Figure:
-    """Return a line for what could not be measured here."""
+    """Return a figure that could not be measured."""
     return Figure(row, name, target, None, f"skipped: {why}")
 
 
 def markdown(figures: Iterable[Figure]) -> str:
-    """Return a table.
+    """Return the figures as a Markdown table.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a step is measured against, written directly in JAX."""
+"""The references that a step is measured against, written directly in JAX."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ __all__ = [
     "step_variants",
 ]
 
-#: Nothing is recorded for gradients unless a function is differentiated.
+#: Does nothing: JAX records nothing for gradients unless a function is differentiated.
 inference = nullcontext
 
 
 def dense_attention(query: Array, key: Array, value: Array) -> Array:
-    """Attend by product, softmax, product; (batch, heads, n, dim) throughout."""
+    """Attend by matrix product, softmax, matrix product; all arrays (batch, heads, n, dim)."""
     logits = query @ jnp.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5
     return jax.nn.softmax(logits, axis=-1) @ value
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile."""
+    """Compile with XLA."""
     result: Callable[..., Any] = jax.jit(function)
     return result
 
 
 def step_variants() -> Iterator[Variant]:
-    """Return how a step with top K may run."""
+    """Yield the ways in which a step with top K can run."""
     for name, context in attention_variants():
         yield Variant(f"compiled step {name}", context, lambda _, step: compiled_step(step))
 
 
 def attention_variants() -> Iterator[tuple[str, Any]]:
-    """Return how attention over the top K may run."""
+    """Yield the ways in which attention to the top K can run."""
     if installed():
         yield "in machine code", machine_code
     yield "by XLA", nullcontext
@@ -61,7 +61,7 @@ fused_attention = compiled(dense_attention)
 
 @partial(jax.jit, static_argnums=3)
 def gathered_attention(query: Array, key: Array, value: Array, top_k: int) -> Array:
-    """Attend to the top K, their values gathered: the similarities are computed once and reused."""
+    """Attend to the top K by gathering their values; similarities are computed only once."""
     logits = query @ jnp.swapaxes(key, -1, -2) * query.shape[-1] ** -0.5
     best, index = jax.lax.top_k(logits, top_k)
     rows = jax.vmap(jax.vmap(lambda v, i: v[i]))(value, index)
@@ -69,15 +69,15 @@ def gathered_attention(query: Array, key: Array, value: Array, top_k: int) -> Ar
 
 
 def compiled_step(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a step that may overwrite its state."""
+    """Compile a step that may overwrite its state, the first argument."""
     result: Callable[..., Any] = jax.jit(function, donate_argnums=0)
     return result
 
 
 class HandWritten:
-    """LRA-sum with initial score mu over a full memory, as one would write it for this alone.
+    """LRA-sum with initial score mu over a full memory, as one would write it for only this case.
 
-    What it attends to is right once the memory is full.
+    Its output is right only once the memory is full.
     """
 
     def __init__(self, size: int, heads: int, dim: int, seq: int) -> None:

@@ -1,4 +1,4 @@
-"""The page of the documentation about speed, made from a file of results."""
+"""The benchmarks page of the documentation, made from a results file."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["page"]
 _HEAD = """\
 # Benchmarks
 
-What memories cost, measured by `attendre bench`. This page is made from
+What memories cost, measured by `attendre bench`. This page is generated from
 `docs/benchmarks.json` by `attendre bench --page docs/benchmarks.md --from docs/benchmarks.json`;
-a test checks that they match.
+a test checks that the two match.
 
 ```console
 attendre bench --quick          # all rows, in three minutes on an idle machine
@@ -23,25 +23,25 @@ attendre bench --row 1 4        # single rows
 nox -s bench                    # all rows, and position schemes against each other
 ```
 
-Every figure is a ratio to a reference measured alternately with it in the same process: a short
-block of one, then of the other, in changing order. Shown are the median of the ratios of
-neighbouring blocks and, in parentheses, the quartiles, which show how noisy the machine was.
+Every figure is a ratio to a reference that is measured in alternation with it in the same process:
+a short block of one, then of the other, in changing order. The table shows the median of the ratios
+of neighbouring blocks and, in parentheses, the quartiles, which show how noisy the machine was.
 {clock}
 
-Unless said otherwise: one row, 8 heads of width 64, chunks of 128, float32, the policy LRA-sum
-(insert, evict, attend, score). The references are written directly in the library, in
+Unless stated otherwise: one row, 8 heads of width 64, chunks of 128, float32, the policy LRA-sum
+(insert, evict, attend, score). The references are written directly in PyTorch and JAX, in
 `attendre_core/speed/torch_references.py` and `attendre_core/speed/jax_references.py`; tests show
-that those written by hand compute the same.
+that the handwritten steps compute the same as ours.
 """
 _ONE_THREAD = (
-    "Libraries have one thread, and the clock is the processor time of the process: time that\n"
-    "other processes take does not count, but what they evict from the caches does."
+    "Libraries use one thread, and the processor time of the process is measured: the time that\n"
+    "other processes take is not included, but they may still evict data from the caches."
 )
-_MORE_THREADS = "Libraries have {threads} threads, and the clock is wall time."
+_MORE_THREADS = "Libraries use {threads} threads, and wall time is measured."
 
 
 def page(results: Results, picture: str = "benchmarks.svg") -> str:
-    """Return the page in Markdown; ``picture`` is the file that `chart` goes to."""
+    """Return the page in Markdown; ``picture`` is the file name of the picture from `chart`."""
     count = int(results.environment.get("threads", 1))
     clock = _ONE_THREAD if count == 1 else _MORE_THREADS.format(threads=count)
     met = sum(f.verdict == "pass" for f in results.figures)
@@ -62,15 +62,15 @@ def page(results: Results, picture: str = "benchmarks.svg") -> str:
 
 def _remarks(results: Results) -> str:
     rows = sorted({f.row for f in results.figures if f.verdict == "short"})
-    told = [
+    remarks = [
         f"### Row {row}\n\n{results.remarks[str(row)]}\n"
         for row in rows
         if str(row) in results.remarks
     ]
-    if not told:
+    if not remarks:
         return ""
     head = "## Where it falls short\n\nThe profile, the limit, and what was tried.\n"
-    return "\n".join([head, *told])
+    return "\n".join([head, *remarks])
 
 
 def _counts(counts: Mapping[str, int]) -> str:
@@ -79,10 +79,10 @@ def _counts(counts: Mapping[str, int]) -> str:
     lines = [
         "## Instructions of a small step",
         "",
-        "What a step costs besides its arithmetic, on a memory of 16 entries, as counts: they are",
-        "the same in every run, so a test can check them. `calls` are calls of Python and library",
-        "functions (`sys.setprofile`), `instructions` those of the processor (callgrind), counted",
-        "without machine code.",
+        "The overhead of a step besides its arithmetic, on a memory of 16 entries, as counts: they",
+        "are the same in every run, so a test can check them. `calls` are calls of Python and",
+        "library functions (`sys.setprofile`), `instructions` those of the processor (callgrind),",
+        "counted without the Numba kernels.",
         "",
         "| step | count |",
         "|---|---|",

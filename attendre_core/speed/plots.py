@@ -1,4 +1,4 @@
-"""A picture of the table: how far each figure is from its target, as SVG."""
+"""An SVG picture of the table: how far each figure is from its target."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ __all__ = ["chart"]
 
 _WIDTH, _LEFT, _ROW, _TOP = 960, 560, 22, 34
 _COLOURS = {"pass": "#2a7f62", "short": "#c4572b"}
-#: Factors from the target that the axis shows, better to the left.
+#: The axis ends at this factor from the target on either side; left is better.
 _FAR = 8.0
 
 
 def chart(figures: Sequence[Figure]) -> str:
-    """Draw every figure that was measured, against its target.
+    """Draw every measured figure against its target.
 
-    The axis is the factor between figure and target, in powers of two: left of the line is
-    better than asked for. The thin line spans the quartiles.
+    The axis is the factor between figure and target, in powers of two; left of the target is
+    better. The thin line spans the quartiles.
 
     Examples
     --------
@@ -51,12 +51,12 @@ def chart(figures: Sequence[Figure]) -> str:
 
 
 def _bar(figure: Figure, y: float) -> list[str]:
-    found = figure.ratio
-    if found is None:
+    ratio = figure.ratio
+    if ratio is None:
         return []
     colour = _COLOURS[figure.verdict]
     low, middle, high = (
-        _place(_distance(figure, x)) for x in (found.low, found.median, found.high)
+        _place(_distance(figure, x)) for x in (ratio.low, ratio.median, ratio.high)
     )
     name = escape(f"{figure.row}  {figure.name}")
     if len(name) > 88:
@@ -72,13 +72,13 @@ def _bar(figure: Figure, y: float) -> list[str]:
 
 
 def _distance(figure: Figure, value: float) -> float:
-    """Return the factor from the target, above 1 where it is missed."""
+    """Return the factor from the target; above 1, the target is missed."""
     ratio = max(value, 1e-9) / figure.target.bound
     return ratio if figure.target.sense == "at most" else 1 / ratio
 
 
 def _place(factor: float) -> float:
-    """Return where a factor is on the axis; what is beyond it is drawn at its end."""
+    """Return the x coordinate of a factor; factors beyond the axis are drawn at its end."""
     share = math.log(min(max(factor, 1 / _FAR), _FAR)) / math.log(_FAR)
     middle = (_LEFT - 90 + _WIDTH - 20) / 2
     return middle + share * (_WIDTH - 20 - middle)

@@ -1,4 +1,4 @@
-"""Results as a file: the figures, and where and with what they were measured."""
+"""Results and their file format: the figures, and the machine and versions behind them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGES = (
 
 
 def environment(threads: int, quick: bool) -> dict[str, Any]:
-    """Describe machine and versions, so that figures can be compared with others."""
+    """Describe the machine and the versions, so that results can be compared."""
     versions = {}
     for name in _PACKAGES:
         try:
@@ -43,7 +43,7 @@ def environment(threads: int, quick: bool) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Results:
-    """What was measured.
+    """The results of a benchmark run.
 
     Attributes
     ----------
@@ -52,9 +52,9 @@ class Results:
     environment
         From `environment`.
     remarks
-        For rows that fell short, by number: the profile, the limit, what was tried.
+        Remarks on rows that fall short, by row number: the profile, the limit, what was tried.
     counts
-        Instructions of a small eager step, by what was counted (`attendre_core.speed.counts`).
+        Calls and instructions of a small eager step (`attendre_core.speed.counts`), by name.
     """
 
     figures: Sequence[Figure]
@@ -63,7 +63,7 @@ class Results:
     counts: Mapping[str, int] = field(default_factory=dict)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return the results as values for JSON."""
         return {
             "environment": dict(self.environment),
             "figures": [figure.as_dict() for figure in self.figures],
@@ -78,17 +78,17 @@ class Results:
 
     @classmethod
     def load(cls, path: str | Path) -> Results:
-        """Read what `save` wrote."""
+        """Read a file written by `save`."""
         try:
-            found = json.loads(Path(path).read_text(encoding="utf-8"))
-            records = found["figures"]
+            content = json.loads(Path(path).read_text(encoding="utf-8"))
+            records = content["figures"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(
-                f"bench: {path} holds no results ({error}). Make it with attendre bench --save."
+                f"bench: {path} holds no results ({error}). Create it with attendre bench --save."
             ) from error
         return cls(
             tuple(figure_of(record) for record in records),
-            found.get("environment", {}), found.get("remarks", {}), found.get("counts", {}),
+            content.get("environment", {}), content.get("remarks", {}), content.get("counts", {}),
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""All rows of the table, in order, as far as the installed libraries allow."""
+"""Measure all rows of the table, as far as the installed libraries allow."""
 
 from __future__ import annotations
 
@@ -28,44 +28,44 @@ class Part(NamedTuple):
 
 
 def parts_of(libraries: tuple[str, ...], *, quick: bool, rows: tuple[int, ...] = ()) -> list[Part]:
-    """Return what there is to measure; ``rows`` empty = all."""
+    """Return the parts to measure; if ``rows`` is not empty, those that contain one of them."""
     parts: list[Part] = []
     for name in libraries:
         try:
-            found: Backend = backend(name)
+            library: Backend = backend(name)
         except ConfigError as error:
             line = skipped(0, f"{name}: everything", Target("at most", 1.0), str(error))
             parts.append(Part(name, (0,), partial(iter, [line])))
             continue
         references: Any = importlib.import_module(f"attendre_core.speed.{name}_references")
-        parts += _parts_of_one(found, references, quick)
+        parts += _parts_of_one(library, references, quick)
     return [part for part in parts if not rows or set(part.rows) & {0, *rows}]
 
 
-def _parts_of_one(found: Backend, references: Any, quick: bool) -> list[Part]:
+def _parts_of_one(library: Backend, references: Any, quick: bool) -> list[Part]:
     repeats = 9 if quick else 41
     length = 16_384 if quick else 65_536
-    selecting = (3,) if found.name == "jax" else (2,)
-    both = (found, references, repeats)
+    selecting = (3,) if library.name == "jax" else (2,)
+    shared = (library, references, repeats)
     torch_only = [
-        ((7,), partial(streams.flat_rows, found, 65_536 if quick else 1_000_000, repeats)),
+        ((7,), partial(streams.flat_rows, library, 65_536 if quick else 1_000_000, repeats)),
         ((8, 9), partial(models.model_rows, quick)),
-        ((10,), partial(streams.peer_rows, found, repeats)),
-        ((11,), partial(streams.encoding_rows, found, references, length)),
+        ((10,), partial(streams.peer_rows, library, repeats)),
+        ((11,), partial(streams.encoding_rows, library, references, length)),
     ]
     plain: list[tuple[tuple[int, ...], Callable[[], Iterator[Figure]]]] = [
-        ((3, 4) if found.name == "jax" else (1, 4), partial(steps.step_rows, *both)),
-        (selecting, partial(steps.selecting_rows, *both)),
-        ((5,), partial(steps.gather_rows, *both)),
-        ((6,), partial(steps.insertion_rows, *both)),
-        *(torch_only if found.name == "torch" else []),
+        ((3, 4) if library.name == "jax" else (1, 4), partial(steps.step_rows, *shared)),
+        (selecting, partial(steps.selecting_rows, *shared)),
+        ((5,), partial(steps.gather_rows, *shared)),
+        ((6,), partial(steps.insertion_rows, *shared)),
+        *(torch_only if library.name == "torch" else []),
     ]
 
     def without_gradients(measure: Callable[[], Iterator[Figure]]) -> Iterator[Figure]:
         with references.inference():
             yield from measure()
 
-    return [Part(found.name, rows, partial(without_gradients, run)) for rows, run in plain]
+    return [Part(library.name, rows, partial(without_gradients, run)) for rows, run in plain]
 
 
 def measure_all(
@@ -76,7 +76,7 @@ def measure_all(
     say: Callable[[str], None] = lambda text: None,
     threads_each: int = 1,
 ) -> Iterator[Figure]:
-    """Measure, one figure after the other.
+    """Measure and yield one figure after the other.
 
     Parameters
     ----------
@@ -85,11 +85,11 @@ def measure_all(
     quick
         Fewer repeats and shorter streams.
     rows
-        Only these rows; empty = all.
+        Measure only these rows; empty measures all.
     say
-        Told what is measured next.
+        Called with a description of what is measured next.
     threads_each
-        Threads that a library may use; more than one measures wall time.
+        Threads per library; with more than one, wall time is measured.
     """
     with threads(threads_each):
         for part in parts_of(libraries, quick=quick, rows=rows):

@@ -1,8 +1,8 @@
-"""Position schemes against each other: what each adds to attention over a full memory.
+"""Compare position schemes: the time each adds to attention over a full memory.
 
 Usage: python -m attendre_core.speed.schemes [--backend numpy torch jax] [--repeats 15] [--json]
 
-Every figure is the median of ratios of neighbouring runs, with the quartiles. B=1, H=8, D=64,
+Every figure is the median of the ratios of neighbouring runs, with quartiles. B=1, H=8, D=64,
 S=128, M=2048, float32; JAX is jitted.
 """
 
@@ -28,8 +28,8 @@ from attendre_core.speed.timing import Ratio, ratio, threads
 __all__ = ["measure"]
 
 SIZE = 2048
-#: A name, a scheme and what it is compared with. What LM-Infinite costs depends on how many keys
-#: are beyond n_local.
+#: A name, a scheme, and the scheme to compare it with. The cost of LM-Infinite depends on how many
+#: keys are beyond n_local.
 _PAIRS: tuple[tuple[str, Encoding, Encoding], ...] = (
     ("RoPE ÷ no positions", RoPE(), NoPosition()),
     ("in-cache RoPE ÷ RoPE", InCache(RoPE()), RoPE()),
@@ -41,9 +41,9 @@ _PAIRS: tuple[tuple[str, Encoding, Encoding], ...] = (
 
 
 def attending(library: Backend, encoding: Encoding) -> Callable[[], Any]:
-    """Return a function in which one chunk of queries attends to a full memory."""
+    """Return a function that lets one chunk of queries attend to a full memory."""
     memory = KeyValueMemory(SIZE)
-    # Entries arrive in no particular order: slots are not sorted by position.
+    # Entries arrive in random order, so slots are not sorted by position.
     order = np.random.default_rng(0).permutation(SIZE).astype(np.int32)[None]
     entries = random_array(library, 0, 1, SIZE, HEADS, DIM)
     state = memory.init(batch=1, heads=HEADS, head_dim=DIM, xp=library)
@@ -58,11 +58,11 @@ def attending(library: Backend, encoding: Encoding) -> Callable[[], Any]:
 
 
 def measure(library: Backend, repeats: int) -> Iterator[tuple[str, Ratio]]:
-    """Measure every scheme on one library.
+    """Measure every scheme with one library; yields a name and a ratio.
 
     Examples
     --------
-    >>> name, found = next(measure(backend("numpy"), repeats=1))
+    >>> name, measured = next(measure(backend("numpy"), repeats=1))
     >>> name
     'RoPE ÷ no positions'
     """
@@ -87,11 +87,11 @@ def main() -> None:
                 print(f"skipped {name}: {error}", file=sys.stderr)
                 continue
             results[name] = {}
-            for row, found in measure(library, arguments.repeats):
-                results[name][row] = asdict(found)
+            for row, measured in measure(library, arguments.repeats):
+                results[name][row] = asdict(measured)
                 if not arguments.json:
-                    spread = f"({found.low:.2f} to {found.high:.2f})"
-                    print(f"{name:6} {row:30} {found.median:6.2f} {spread}", flush=True)
+                    spread = f"({measured.low:.2f} to {measured.high:.2f})"
+                    print(f"{name:6} {row:30} {measured.median:6.2f} {spread}", flush=True)
     if arguments.json:
         print(json.dumps(results, indent=2))
 

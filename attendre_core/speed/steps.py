@@ -1,4 +1,4 @@
-"""Rows 1 to 6: one layer step, retrieval and insertion, against the least they could cost.
+"""Rows 1 to 6: a layer step, retrieval and insertion, against lower bounds of their cost.
 
 B=1, H=8, D=64, S=128, float32.
 """
@@ -32,16 +32,16 @@ _MORE_CHUNKS = 64
 
 
 def random_array(backend: Backend, seed: int, *shape: int) -> Any:
-    """Return normal numbers of a library."""
+    """Return an array of a library with normally distributed numbers."""
     rng = np.random.default_rng(seed)
     return backend.from_numpy(rng.standard_normal(shape, dtype=np.float32))
 
 
 class Running:
-    """A layer with a full memory, stepped again and again.
+    """A layer that reads one chunk per call.
 
-    There are many different chunks, so that hardly any entries are equal: breaking ties takes
-    time, and real input has few.
+    The chunks are many and all different, so that hardly any entries are equal: breaking ties
+    takes time, and real input has few of them.
     """
 
     def __init__(self, backend: Backend, layer: AttendreLayer, seq: int = CHUNK) -> None:
@@ -58,21 +58,21 @@ class Running:
         return self.layer.step(state, chunk, donate=True)
 
     def compiled(self, compile_: Callable[..., Any]) -> Running:
-        """Compile the step."""
+        """Compile the step, and return self."""
         self._step = compile_(self._plain)
         return self
 
     def filled(self) -> Running:
-        """Step until the memory is full."""
+        """Step until the memory is full, and return self."""
         for _ in range(self.layer.kv_memory.size // self.chunk.key.shape[1] + 2):
             self()
         return self
 
     def copied(self) -> Running:
-        """Return a copy as of now, to be stepped on its own."""
+        """Return a copy with a state of its own."""
         other = copy(self)
-        found = self.backend
-        other.state = tree_map(lambda x: found.from_numpy(found.to_numpy(x)), self.state)
+        library = self.backend
+        other.state = tree_map(lambda x: library.from_numpy(library.to_numpy(x)), self.state)
         return other
 
     def __call__(self) -> Any:
@@ -87,17 +87,17 @@ class Running:
         return self.chunks[self._steps % len(self.chunks)]
 
     def recall(self) -> float:
-        """Return the share of the top K that the approximate retrieval finds here."""
+        """Return the share of the top K that approximate retrieval finds for the next chunk."""
         xp = self.backend.xp
         kv = self.state.kv
         logits = logits_of(grouped(self.chunk.query, HEADS), kv.key)
-        found = approximate_top_k(logits, kv.valid[:, None, None, None, :], TOP_K, PASSES)
-        share: float = float(xp.sum(xp.astype(found, xp.float32))) / (TOP_K * HEADS * CHUNK)
+        kept = approximate_top_k(logits, kv.valid[:, None, None, None, :], TOP_K, PASSES)
+        share: float = float(xp.sum(xp.astype(kept, xp.float32))) / (TOP_K * HEADS * CHUNK)
         return share
 
 
 def layer_of(size: int, top_k: int | None, retrieval: Any = "threshold") -> AttendreLayer:
-    """Return the layer that the table measures."""
+    """Return a layer as measured in the table: LRA-sum, c = 0, no positions."""
     memory = KeyValueMemory(
         size, LRA("sum", initial=InitialScore(0.0)), retrieval=retrieval, passes=PASSES
     )
@@ -112,7 +112,7 @@ def _attention_inputs(backend: Backend, size: int = 2048) -> tuple[Any, Any, Any
 
 
 def _whole(backend: Backend, references: Any) -> dict[str, Running]:
-    """Return steps with K=M, by how they run: eager and compiled in PyTorch, jitted in JAX."""
+    """Return steps with K=M by a word for how they run: eager and compiled, or just jitted."""
     layer = layer_of(2048, None)
     if backend.name == "jax":
         return {"": Running(backend, layer).compiled(references.compiled_step).filled()}
@@ -121,7 +121,7 @@ def _whole(backend: Backend, references: Any) -> dict[str, Running]:
 
 
 def step_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
-    """Measure a whole step with K=M (rows 1, 3) and against the same written by hand (4)."""
+    """Measure a step with K=M against dense attention (rows 1, 3) and a handwritten step (4)."""
     name = backend.name
     runs = _whole(backend, references)
     attend = partial(references.fused_attention, *_attention_inputs(backend))
@@ -144,16 +144,16 @@ def step_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figur
 
 
 class Variant(NamedTuple):
-    """How a step with top K may run.
+    """A way in which a step with top K can run.
 
     Attributes
     ----------
     name
-        As in the table: "eager step in machine code".
+        As in the table, such as "eager step in machine code".
     context
-        Made and entered around everything that is measured.
+        Returns a context manager to enter while measuring.
     compile
-        Compiles a step, given the layer and the function; None = it runs as it is.
+        Compiles a step, given the layer and the function; None runs it eagerly.
     """
 
     name: str
@@ -164,8 +164,8 @@ class Variant(NamedTuple):
 def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
     """Measure a step with K=128 against compiled dense attention (rows 2, 3).
 
-    Without machine code it runs eagerly in PyTorch, where NumPy finds the threshold: compiled code
-    calls `topk`, which takes twice as long, and bisection is slower still.
+    Without the Numba kernels it runs eagerly in PyTorch, where NumPy finds the threshold: compiled
+    code calls `topk`, which takes twice as long, and bisection is slower still.
     """
     attend = partial(references.compiled(references.dense_attention), *_attention_inputs(backend))
     row = 3 if backend.name == "jax" else 2
@@ -184,14 +184,14 @@ def selecting_rows(backend: Backend, references: Any, repeats: int) -> Iterator[
                     run.compiled(partial(variant.compile, layer))
                 run.filled()
                 note = f"recall {run.recall():.4f}" if retrieval == "approximate" else ""
-                found = ratio(run, attend, repeats=repeats)
-            yield Figure(row, name, Target("at most", most), found, note)
+                measured = ratio(run, attend, repeats=repeats)
+            yield Figure(row, name, Target("at most", most), measured, note)
 
 
 def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
-    """Measure row 5: how much faster a threshold attends to the top K than gathering.
+    """Measure row 5: how much faster attention to the top K is by threshold than by gathering.
 
-    Gathering is written by hand (`gathered_attention`): attention alone, without a memory.
+    Gathering is handwritten (`gathered_attention`): attention only, without a memory.
     """
     for size in (512, 2048):
         memory = layer_of(size, TOP_K).kv_memory
@@ -211,15 +211,15 @@ def gather_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Fig
             # Eager PyTorch finds the threshold with NumPy, which is faster than compiled code.
             ours = references.compiled(attend) if backend.name == "jax" else attend
             with context():
-                found = ratio(gather, partial(ours, state, rows(query)), repeats=repeats)
+                measured = ratio(gather, partial(ours, state, rows(query)), repeats=repeats)
             yield Figure(
                 5, f"{backend.name}: gathering ÷ threshold {name}, M={size}, K=128",
-                Target("at least", 4.0), found,
+                Target("at least", 4.0), measured,
             )  # fmt: skip
 
 
 def insertion_rows(backend: Backend, references: Any, repeats: int) -> Iterator[Figure]:
-    """Measure row 6: the cost of inserting depends on what is inserted, not on what is held."""
+    """Measure row 6: the cost of an insertion depends on the size of the chunk, not on M."""
 
     def inserting(size: int, seq: int) -> Callable[[], Any]:
         memory = KeyValueMemory(size, LFA(initial=InitialScore(0.0)))

@@ -1,4 +1,4 @@
-"""Rows 7, 10 and 11: long streams cost the same to the end; a layer of another library."""
+"""Rows 7, 10 and 11: whether long streams stay as cheap as short ones, and a peer's layer."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["encoding_rows", "flat_rows", "peer_rows"]
 
 
 def resident() -> int:
-    """Return the bytes that this process holds in memory; outside of Linux, the most so far."""
+    """Return the resident bytes of this process; on systems other than Linux, the peak so far."""
     status = Path("/proc/self/statm")
     if status.exists():
         return int(status.read_text().split()[1]) * 4096
@@ -38,10 +38,10 @@ def resident() -> int:
 
 
 def flat_rows(backend: Backend, tokens: int, repeats: int) -> Iterator[Figure]:
-    """Measure row 7: time per chunk late in a stream against early, and the memory likewise.
+    """Measure row 7: time per chunk and resident memory, late in a stream against early.
 
-    A copy of the stream is made at token 10,000, and at the end both continue alternately: in the
-    minutes in between, the machine may have become slower or faster.
+    The stream is copied at token 10,000, and at the end both continue in alternation, because the
+    speed of the machine may change in the minutes between.
     """
     run = Running(backend, layer_of(512, None)).filled()
     early, first = run, resident()
@@ -63,7 +63,7 @@ def flat_rows(backend: Backend, tokens: int, repeats: int) -> Iterator[Figure]:
 
 
 def encoding_rows(backend: Backend, references: Any, tokens: int) -> Iterator[Figure]:
-    """Measure row 11: reading in both directions takes time in proportion to the length."""
+    """Measure row 11: the time of reading in both directions grows linearly with the length."""
     memory = KeyValueMemory(512, LFA(initial=InitialScore(0.0)))
     run = Running(backend, AttendreLayer(memory, DataOnlyMemory(256))).filled()
     short = tokens // 8

@@ -1,8 +1,7 @@
-"""Time two functions alternately, so that a busy machine slows both.
+"""Time two functions in alternation, so that other load on the machine slows both.
 
-With one thread the clock is the processor time of this process: what other processes take does
-not count. With more threads it is wall time, because threads that wait for each other use
-processor time, too.
+With one thread, the clock is the processor time of this process, which excludes other processes.
+With more threads it is wall time, because threads that wait for each other use processor time.
 """
 
 from __future__ import annotations
@@ -18,16 +17,16 @@ from typing import Any
 
 __all__ = ["Ratio", "of_pairs", "ratio", "ready", "seconds", "threads"]
 
-#: A block of runs lasts at least this long, so that the clock's own steps do not matter.
+#: Seconds that a block of runs lasts, about; long compared with the resolution of the clock.
 _BLOCK = 0.004
 _THREADS = [1]
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
-    """Let libraries that are not loaded yet use so many threads, and choose the clock by it.
+    """Set the number of threads for libraries that are not loaded yet, and choose the clock.
 
-    PyTorch is told by ``torch_references.py``, which reads the environment.
+    ``torch_references.py`` reads the number from the environment and passes it to PyTorch.
     """
     names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     before = {name: os.environ.get(name) for name in (*names, "XLA_FLAGS")}
@@ -35,11 +34,11 @@ def threads(count: int) -> Iterator[None]:
     if count == 1:
         flag = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
         os.environ["XLA_FLAGS"] = f"{before['XLA_FLAGS'] or ''} {flag}".strip()
-    chosen, _THREADS[0] = _THREADS[0], count
+    previous, _THREADS[0] = _THREADS[0], count
     try:
         yield
     finally:
-        _THREADS[0] = chosen
+        _THREADS[0] = previous
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -48,13 +47,13 @@ def threads(count: int) -> Iterator[None]:
 
 
 def clock() -> float:
-    """Return processor time with one thread, wall time with more."""
+    """Return the processor time with one thread, the wall time with more."""
     return time.process_time() if _THREADS[0] == 1 else time.perf_counter()
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """One time over another: the median of neighbouring runs, and the quartiles."""
+    """The ratio of two times: the median of neighbouring runs, with quartiles."""
 
     median: float
     low: float
@@ -63,7 +62,7 @@ class Ratio:
 
 
 def ready(result: Any) -> Any:
-    """Wait until a result is computed, where a library computes asynchronously."""
+    """Wait until a result is computed, if its library computes asynchronously."""
     for leaf in _leaves(result):
         wait = getattr(leaf, "block_until_ready", None)
         if wait is not None:
@@ -80,7 +79,7 @@ def _leaves(tree: Any) -> list[Any]:
 
 
 def seconds(run: Callable[[], Any], times: int = 1) -> float:
-    """Return the time of some runs together, without garbage collection."""
+    """Return the total time of ``times`` runs, with garbage collection switched off."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -94,18 +93,18 @@ def seconds(run: Callable[[], Any], times: int = 1) -> float:
 
 
 def of_pairs(pairs: list[tuple[float, float]]) -> Ratio:
-    """Return the quartiles of one over the other.
+    """Return the median and the quartiles of the ratios of pairs.
 
     Examples
     --------
     >>> of_pairs([(2.0, 1.0), (3.0, 1.0), (4.0, 1.0)]).median
     3.0
     """
-    found = sorted(one / other for one, other in pairs)
-    if len(found) < 3:
-        return Ratio(statistics.median(found), found[0], found[-1], len(found))
-    low, middle, high = statistics.quantiles(found, n=4, method="inclusive")
-    return Ratio(middle, low, high, len(found))
+    ratios = sorted(one / other for one, other in pairs)
+    if len(ratios) < 3:
+        return Ratio(statistics.median(ratios), ratios[0], ratios[-1], len(ratios))
+    low, middle, high = statistics.quantiles(ratios, n=4, method="inclusive")
+    return Ratio(middle, low, high, len(ratios))
 
 
 def ratio(
@@ -113,8 +112,8 @@ def ratio(
 ) -> Ratio:
     """Return the time of ``one`` over that of ``other``.
 
-    Each repeat times a short block of both, in changing order, after ``warm`` runs that do not
-    count. Blocks of both last equally long.
+    After ``warm`` runs that are not timed, each repeat times a short block of both, in changing
+    order. Blocks of both last about equally long.
 
     Examples
     --------

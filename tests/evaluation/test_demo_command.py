@@ -173,7 +173,7 @@ def test_a_results_file_that_is_none(elsewhere: Path, capsys: pytest.CaptureFixt
         file.write_text(words)
         few = ["demo", "--documents", "1", "--policies", "MT", "--out", str(elsewhere)]
         assert main(few) == 2
-        assert f"{file} is no results file of attendre" in capsys.readouterr().err
+        assert f"{file} is not a results file of attendre" in capsys.readouterr().err
         assert file.read_text() == words
 
 

@@ -1,4 +1,4 @@
-"""Systems and sizes measured on a task: planned, kept on disk, summarised, shown."""
+"""Measure systems at several sizes on a task: plan cells, store results, summarise, report."""
 
 from attendre_core.evaluation.sweep.cells import Cell, cells_of
 from attendre_core.evaluation.sweep.export import Report, report

@@ -1,4 +1,4 @@
-"""Which systems are measured at which sizes, in which order."""
+"""The cells of a sweep: systems at sizes, in the order in which they are measured."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Cell", "cells_of"]
 
 
 class Cell(NamedTuple):
-    """A system at a size; M and N are 0 for a control that has none.
+    """A system at a size: its name, M and N, which are 0 for a control without a size.
 
     Examples
     --------
@@ -25,7 +25,7 @@ class Cell(NamedTuple):
 
     @property
     def words(self) -> str:
-        """The cell in words."""
+        """The cell as text."""
         if not self.kv:
             return self.policy
         return f"{self.policy}, M = {self.kv}" + (f", N = {self.q}" if self.q else "")
@@ -50,9 +50,9 @@ def cells_of(
     ... # doctest: +NORMALIZE_WHITESPACE
     ['full', 'MT, M = 64', 'random, M = 64', 'MT, M = 128, N = 64', 'random, M = 128, N = 64']
     """
-    most = max((m for m, _ in sizes), default=1)
-    every = list(dict.fromkeys(system(name, most).name for name in (*policies, *controls)))
-    sized = [name for name in every if name not in SIZELESS]
-    found = dict.fromkeys(Cell(name, 0, 0) for name in SIZELESS if name in every)
-    found |= dict.fromkeys(Cell(name, m, n) for m, n in sizes for name in sized)
-    return list(found)
+    largest = max((m for m, _ in sizes), default=1)
+    names = list(dict.fromkeys(system(name, largest).name for name in (*policies, *controls)))
+    sized = [name for name in names if name not in SIZELESS]
+    cells = dict.fromkeys(Cell(name, 0, 0) for name in SIZELESS if name in names)
+    cells |= dict.fromkeys(Cell(name, m, n) for m, n in sizes for name in sized)
+    return list(cells)

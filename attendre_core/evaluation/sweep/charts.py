@@ -1,4 +1,4 @@
-"""Summaries as pictures: the score against M, what waiting adds, the score against memory."""
+"""Pictures of a summary: score against M, gain from waiting, score against bytes."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from attendre_core.evaluation.tasks.task import Metric
 
 __all__ = ["draw_all", "scale_around", "score_panels"]
 
-#: Whether queries wait, and the title of such a panel.
+#: Panels without and with waiting queries, and their titles.
 _PANELS = ((False, "queries attend at once (N = 0)"), (True, "queries wait (N > 0)"))
 
 
 def draw_all(
     folder: Path, title: str, summary: Summary, measured: Sequence[Measured]
 ) -> list[Path]:
-    """Write the pictures that there are results for, as SVG.
+    """Write SVG pictures into ``folder`` and return their paths.
 
-    ``score.svg``: the first metric against M, a panel without and one with waiting queries.
-    ``waiting.svg``: what a Q memory adds at the same M. ``memory.svg``: the first metric against
-    the bytes that were kept.
+    ``score.svg`` shows the first metric against M, in one panel without and one with waiting
+    queries; ``waiting.svg`` what a Q memory adds at the same M; ``memory.svg`` the first metric
+    against the bytes kept. Pictures without data are left out.
     """
     metric = summary.metrics[0]
     label = "loss" if metric.exponential else metric.label
@@ -43,7 +43,7 @@ def draw_all(
 
 
 def scale_around(intervals: Iterable[Interval], metric: Metric) -> Scale:
-    """Choose round numbers for an axis that shows some intervals.
+    """Choose a y axis with round numbers that contains all intervals.
 
     Examples
     --------
@@ -66,7 +66,7 @@ def scale_around(intervals: Iterable[Interval], metric: Metric) -> Scale:
 
 
 def score_panels(summary: Summary) -> list[Panel]:
-    """Show the first metric against M; nothing if only controls without a size were measured."""
+    """Return panels of the first metric against M; none if every system is without a size."""
     name = summary.metrics[0].name
     scale = scale_around((row.values[name] for row in summary.rows), summary.metrics[0])
     panels = []
@@ -76,7 +76,7 @@ def score_panels(summary: Summary) -> list[Panel]:
             continue
         sizes = sorted({row.cell.kv for row in rows})
         lines = [
-            # A control without a size is the same everywhere.
+            # A control without a size is a horizontal line.
             Line(row.cell.policy, [(kv, row.values[name]) for kv in {sizes[0], sizes[-1]}])
             for row in summary.rows
             if not row.cell.kv
@@ -89,16 +89,16 @@ def score_panels(summary: Summary) -> list[Panel]:
 
 
 def _waiting(measured: Sequence[Measured], metric: Metric) -> list[Panel]:
-    cells = {found.cell: found for found in measured}
+    cells = {each.cell: each for each in measured}
     points: dict[str, dict[int, Interval]] = {}
-    for cell, found in cells.items():
-        other = cells.get(cell._replace(q=0))
-        gap = paired(found, other, metric.name) if cell.q and other else None
+    for cell, waiting in cells.items():
+        at_once = cells.get(cell._replace(q=0))
+        gap = paired(waiting, at_once, metric.name) if cell.q and at_once else None
         if gap is not None:
             points.setdefault(cell.policy, {})[cell.kv] = gap
     if not points:
         return []
-    lines = [Line(policy, sorted(found.items())) for policy, found in points.items()]
+    lines = [Line(policy, sorted(gaps.items())) for policy, gaps in points.items()]
     scale = scale_around((gap for line in lines for _, gap in line.points), metric)
     return [Panel("with N > 0 minus with N = 0", "M, entries per memory", lines, scale)]
 
@@ -111,12 +111,15 @@ def _memory(summary: Summary, metric: Metric) -> list[Panel]:
     scale = scale_around((row.values[metric.name] for row in summary.rows), metric)
     panels = []
     for waiting, title in _PANELS:
-        some = [row for row in rows if not row.cell.kv or (row.cell.q > 0) == waiting]
+        shown = [row for row in rows if not row.cell.kv or (row.cell.q > 0) == waiting]
         lines = []
-        for policy in dict.fromkeys(row.cell.policy for row in some):
-            own = [row for row in some if row.cell.policy == policy]
-            points = {kibibytes(row): row.values[metric.name] for row in own}
+        for policy in dict.fromkeys(row.cell.policy for row in shown):
+            points = {
+                kibibytes(row): row.values[metric.name]
+                for row in shown
+                if row.cell.policy == policy
+            }
             lines.append(Line(policy, sorted(points.items())))
-        if any(row.cell.kv for row in some):
+        if any(row.cell.kv for row in shown):
             panels.append(Panel(title, "KiB kept per input", lines, scale))
     return panels

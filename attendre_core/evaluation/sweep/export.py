@@ -1,4 +1,4 @@
-"""Tables, pictures and Parquet, written beside a results file."""
+"""Tables, pictures and Parquet, written next to a results file."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ __all__ = ["Report", "report"]
 
 
 class Report(NamedTuple):
-    """A summary, and the files that were written."""
+    """A summary, and the files of its folder: the results and what was made from them."""
 
     summary: Summary
     files: list[Path]
 
 
 def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
-    """Write tables, pictures and, where pyarrow is installed, Parquet beside ``results.jsonl``."""
+    """Write tables, pictures and, if pyarrow is installed, Parquet next to ``results.jsonl``."""
     path = folder / "results.jsonl"
     identity, measured = read_results(path)
     if not measured:
         raise StateError(f"results: {path} has no results yet.")
-    policies = {found.cell.policy for found in measured}
+    policies = {each.cell.policy for each in measured}
     if baseline not in policies:
         raise ConfigError(
             f"results: the baseline {baseline!r} was not measured; there are "
@@ -40,9 +40,9 @@ def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
     table = cell_table(summary)
     texts = {"table.md": table.markdown(), "table.tex": table.latex()}
     helped = where_reading_helps(measured, metrics[0])
-    if baseline in {found.cell.policy for found in helped}:
-        some = cell_table(summarise(helped, metrics, baseline))
-        texts["table_where_reading_helps.md"] = some.markdown()
+    if baseline in {each.cell.policy for each in helped}:
+        helped_table = cell_table(summarise(helped, metrics, baseline))
+        texts["table_where_reading_helps.md"] = helped_table.markdown()
     files = [path]
     try:
         for name, text in texts.items():
@@ -55,8 +55,8 @@ def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
     except OSError as error:
         raise StateError(
             f"results: tables and pictures cannot be written to {folder} ({error}). All results "
-            f"are in {path}: once there is room, the same command writes the rest and measures "
-            "nothing again."
+            f"are safe in {path}: free some space and run the same command again; nothing is "
+            "measured twice."
         ) from error
     return Report(summary, files)
 
@@ -66,9 +66,9 @@ def _parquet(path: Path, measured: Sequence[Measured]) -> Path:
     import pyarrow.parquet
 
     rows = [
-        {**found.cell._asdict(), "item": item, **score}
-        for found in measured
-        for item, score in found.scores.items()
+        {**each.cell._asdict(), "item": item, **score}
+        for each in measured
+        for item, score in each.scores.items()
     ]
     names = dict.fromkeys(name for row in rows for name in row)
     table = pyarrow.table({name: [row.get(name) for row in rows] for name in names})

@@ -1,4 +1,4 @@
-"""What a sweep over the synthetic tasks shows, in sentences; every figure is computed."""
+"""Sentences about the results of a sweep over the synthetic tasks; every number is computed."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from attendre_core.evaluation.tasks.synthetic_words import VALUES
 
 __all__ = ["best", "findings"]
 
-#: Systems that rank entries by attention: what the paper proposes.
+#: Systems that rank entries by attention, as the paper proposes.
 _ATTENTIVE = ("LRA-", "LFA-")
-#: A memory that admits a smaller share than this of what meets it full is called frozen.
+#: A full memory that admits less than this share of the new entries is called frozen.
 _FROZEN = 0.5
 
 
 def best(measured: Sequence[Measured]) -> Measured | None:
-    """Return the LRA or LFA policy with the most right answers; the first of equals."""
-    found = [m for m in measured if m.cell.policy.startswith(_ATTENTIVE)]
-    return max(found, key=lambda m: sum(m.column("right").values()), default=None)
+    """Return the LRA or LFA policy with the most right answers; in a tie, the first."""
+    attentive = [m for m in measured if m.cell.policy.startswith(_ATTENTIVE)]
+    return max(attentive, key=lambda m: sum(m.column("right").values()), default=None)
 
 
 def findings(measured: Sequence[Measured], chunk: int) -> list[str]:
-    """Say what the cells of one model on one synthetic task show.
+    """Return sentences about the results of one model on one synthetic task.
 
     Parameters
     ----------
     measured
-        The cells; a sentence whose cells are missing is left out.
+        The cells; sentences that need other cells are left out.
     chunk
-        S, in which sizes are expressed.
+        S, the unit in which sizes are chosen.
     """
     cells = {m.cell: m for m in measured}
     sizes: dict[tuple[int, int], list[Measured]] = {}
@@ -142,9 +142,9 @@ def _controls(cells: dict[Cell, Measured]) -> Iterator[str]:
         ("no-memory", "the last chunk alone {}"),
         ("closed-book", "the question alone {}"),
     ):
-        found = cells.get(Cell(name, 0, 0))
-        if found is not None:
-            parts.append(words.format(_percent(found)))
+        control = cells.get(Cell(name, 0, 0))
+        if control is not None:
+            parts.append(words.format(_percent(control)))
     if parts:
         guess = 100 / len(VALUES)
         yield f"Controls: {', '.join(parts)}; a guess is right in {guess:.0f} % of cases."
@@ -155,7 +155,7 @@ def _percent(m: Measured) -> str:
 
 
 def _points(one: Measured, other: Measured) -> str:
-    """Write a difference in points, and whether it may be chance."""
+    """Write a difference in percentage points, and whether it may be chance."""
     gap = paired(one, other, "right") or Interval(0.0, 0.0, 0.0)
     sure = "" if gap.excludes_zero else " (may be chance)"
     return f"{100 * gap.value:+.0f} points [{100 * gap.low:+.0f}, {100 * gap.high:+.0f}]{sure}"

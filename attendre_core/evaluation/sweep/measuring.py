@@ -1,4 +1,4 @@
-"""Measure cells, item by item, into a store from which an interrupted run continues."""
+"""Measure cells item by item, into a store from which an interrupted run continues."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ OnItems = Callable[[Cell, int], None]
 def identity_of(
     model: Model, name: str, task: Task, chunk: int, top_k: int | None
 ) -> dict[str, Any]:
-    """Return what results depend on besides system, size and item.
+    """Return everything that results depend on, except system, size and item.
 
-    The array library is no part of it: all of them keep the same entries.
+    The array library is not included: memories keep the same entries with all of them.
 
     Parameters
     ----------
     name
-        Of the model.
+        Name of the model.
     chunk, top_k
         S and K.
     """
@@ -48,7 +48,7 @@ def identity_of(
 
 
 def does_not_fit(model: Model, task: Task, items: Sequence[Item]) -> bool:
-    """Whether the longest item is beyond what the model's full attention was trained for."""
+    """Whether the longest item exceeds the context length of the model's full attention."""
     context = model.reading_part.context
     return not task.clamps and context is not None and task.longest(items) > context
 
@@ -65,23 +65,23 @@ def run_cells(
     batch: int = 32,
     on_items: OnItems | None = None,
 ) -> list[Measured]:
-    """Measure what is not in the store yet.
+    """Measure the items of the cells that the store does not have yet.
 
     Parameters
     ----------
     items
-        Of the task.
+        Items of the task.
     chunk, top_k
         S and K.
     batch
-        Items side by side: changes the speed, not the results.
+        Items read side by side; changes the speed, not the results.
     on_items
-        For a progress bar.
+        Called after each batch with the cell and the number of items, for a progress bar.
 
     Returns
     -------
     list
-        The cells on these items, in the order of ``cells``; the store may hold more.
+        The results of ``cells`` on ``items``, in this order; the store may hold more.
 
     Examples
     --------
@@ -100,15 +100,15 @@ def run_cells(
         pending = [item for item in items if item.name not in done]
         if not pending:
             continue
-        made = system(
+        tested = system(
             cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k, pinned=task.pinned
         )
         if task.whole:
             pending = list(items)
-        for scores in task.measure(model, pending, made, batch):
+        for scores in task.measure(model, pending, tested, batch):
             store.append(cell, [score for score in scores if score[0] not in done])
             if on_items is not None:
                 on_items(cell, len(scores))
     names = [item.name for item in items]
-    known = {found.cell: found.scores for found in store.measured}
+    known = {measured.cell: measured.scores for measured in store.measured}
     return [Measured(cell, {name: known[cell][name] for name in names}) for cell in cells]

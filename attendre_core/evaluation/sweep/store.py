@@ -1,7 +1,7 @@
-"""Results on disk: JSON lines that survive a kill and belong to one model and one task.
+"""Results on disk: JSON lines of one model and one task that survive a killed process.
 
-The first line says what was measured; every other line is one item of one cell. Lines are written
-whole, several at once, and a line that a kill cut short is removed when the file is opened again.
+The first line says what was measured; every other line is one item of one cell. Batches of whole
+lines are appended, and an incomplete last line is removed when the file is opened again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from attendre_core.evaluation.tasks.task import Score, Scores
 __all__ = ["Measured", "ResultStore", "read_results"]
 
 _FORMAT = 1
-#: Some systems would write line ends of their own.
+#: Windows would otherwise translate line ends.
 _BINARY = getattr(os, "O_BINARY", 0)
 
 
 class Measured(NamedTuple):
-    """A cell, and what was measured on each item.
+    """A cell, and its scores by item.
 
     Examples
     --------
@@ -42,25 +42,25 @@ class Measured(NamedTuple):
     scores: dict[str, Score]
 
     def column(self, name: str) -> dict[str, float]:
-        """Return one number of all items that have it, by item."""
+        """Return the score called ``name`` by item, for the items that have it."""
         return {item: score[name] for item, score in self.scores.items() if name in score}
 
     def mean(self, name: str) -> float:
-        """Return the mean of one number; NaN if no item has it."""
+        """Return the mean of the score called ``name``; NaN if no item has it."""
         values = list(self.column(name).values())
         return float(np.mean(values)) if values else math.nan
 
 
 class ResultStore:
-    """The results of a sweep, open for more; use it in a ``with`` statement.
+    """A results file, open for appending; use it in a ``with`` statement.
 
     Parameters
     ----------
     path
-        The file; made if it is not there. None keeps everything in memory.
+        The file; created if missing. None keeps everything in memory.
     identity
-        What results depend on besides system, M, N and item: the model, the task and its data,
-        S, K. A file with another identity is refused.
+        Everything that results depend on, except system, M, N and item: the model, the task and
+        its data, S, K. A file with another identity is refused.
 
     Examples
     --------
@@ -108,16 +108,16 @@ class ResultStore:
             self._file = -1
 
     def done(self, cell: Cell) -> set[str]:
-        """Return the names of the items that were measured."""
+        """Return the names of the items that have been measured in a cell."""
         return set(self._cells.get(cell, ()))
 
     @property
     def measured(self) -> list[Measured]:
-        """All cells that have results, in the order of their first one."""
+        """All cells with results, in the order of their first result."""
         return [Measured(cell, dict(scores)) for cell, scores in self._cells.items()]
 
     def append(self, cell: Cell, scores: Scores) -> None:
-        """Add items of a cell; they are on disk when this returns."""
+        """Add the scores of items of a cell; they are on disk when this returns."""
         rounded = {name: _rounded(score) for name, score in scores}
         if self._file >= 0:
             self._write(
@@ -126,7 +126,7 @@ class ResultStore:
             )
         self._cells.setdefault(cell, {}).update(rounded)
 
-    # ---------------------------------------------------------------- inside
+    # ---------------------------------------------------------------- private
 
     def _write(self, lines: Iterable[str]) -> None:
         text = "".join(line + "\n" for line in lines).encode()
@@ -136,15 +136,15 @@ class ResultStore:
             os.fsync(self._file)
         except OSError as error:
             raise StateError(
-                f"results: {self.path} cannot be written any more ({error.strerror}). What was "
-                "written before is kept: make room, and the same command continues there."
+                f"results: {self.path} cannot be written any more ({error.strerror}). Earlier "
+                "results are safe: free some space, and the same command continues from them."
             ) from error
 
     def _lock(self, path: Path) -> None:
-        """Refuse a file that another process writes; the lock ends with the process."""
+        """Refuse a file that another process is writing; the lock ends with the process."""
         try:
             import fcntl
-        except ModuleNotFoundError:  # this system has no such locks
+        except ModuleNotFoundError:  # Windows has no such locks
             return
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -164,17 +164,17 @@ class ResultStore:
             return
         identity, measured = read_results(path)
         self._compare(identity)
-        self._cells = {found.cell: found.scores for found in measured}
+        self._cells = {each.cell: each.scores for each in measured}
 
-    def _compare(self, found: dict[str, Any]) -> None:
+    def _compare(self, stored: dict[str, Any]) -> None:
         differs = [
-            f"{name} {found.get(name)!r}, now {self.identity.get(name)!r}"
-            for name in {**found, **self.identity}
-            if found.get(name) != self.identity.get(name)
+            f"{name} {stored.get(name)!r}, now {self.identity.get(name)!r}"
+            for name in {**stored, **self.identity}
+            if stored.get(name) != self.identity.get(name)
         ]
         if differs:
             raise StateError(
-                f"results: {self.path} holds results of something else: "
+                f"results: {self.path} holds results with other settings: "
                 f"{'; '.join(differs)[:600]}. Give another folder with --out, or the same "
                 "settings; more policies, sizes and items can be added, other settings cannot."
             )
@@ -183,7 +183,7 @@ class ResultStore:
 def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     """Read a results file: its identity, and the cells in the order of their first item.
 
-    An item that occurs twice counts once, and a line that was cut short not at all.
+    Of two lines about the same item the later one is used; an incomplete last line is ignored.
     """
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
@@ -201,14 +201,14 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
         raise StateError(f"results: {path} cannot be read ({error.strerror}).") from error
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StateError(
-            f"results: {path} is no results file of attendre ({error!r}). Move it away, or give "
-            "another folder with --out."
+            f"results: {path} is not a results file of attendre ({error!r}). Move it away, or "
+            "give another folder with --out."
         ) from error
     return identity, [Measured(cell, scores) for cell, scores in cells.items()]
 
 
 def _rounded(score: Score) -> Score:
-    """Keep five decimals, and whole numbers whole: the files stay small."""
+    """Round to five decimals and write whole numbers as integers, to keep files small."""
     rounded: Score = {}
     for name, value in score.items():
         rounded[name] = round(value, 5)

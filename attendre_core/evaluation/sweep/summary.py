@@ -1,4 +1,4 @@
-"""From results to the rows of a table: means with intervals, and differences to a baseline."""
+"""Summarise results as rows of a table: means with intervals, and differences to a baseline."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ __all__ = ["Row", "Summary", "estimate", "paired", "summarise", "where_reading_h
 
 
 class Row(NamedTuple):
-    """One cell.
+    """The summary of one cell.
 
     Attributes
     ----------
     cell, items
-        The system at its size, and on how many items it was measured.
+        The system at its size, and the number of items measured.
     values
-        Mean of each metric with its 95 % interval.
+        Mean of each metric with its 95 % interval, by the name of the metric.
     gap
         How much larger the first metric is than the baseline's, paired by item; None for the
-        baseline itself and where there is no baseline of this size.
+        baseline itself and for sizes without a baseline.
     admitted, present, nbytes
-        Means of the diagnostics.
+        Means of the diagnostics; NaN if they were not measured.
     """
 
     cell: Cell
@@ -40,7 +40,7 @@ class Row(NamedTuple):
     nbytes: float
 
     def plain(self) -> dict[str, Any]:
-        """Return the row as values that JSON knows; intervals are [value, low, high]."""
+        """Return the row as values for JSON; intervals are [value, low, high]."""
         shares = (("admitted", self.admitted), ("present", self.present), ("bytes", self.nbytes))
         return {
             **self.cell._asdict(),
@@ -52,7 +52,7 @@ class Row(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """All rows, what their columns mean, and which system is the baseline."""
+    """All rows, their metrics, and the name of the baseline."""
 
     metrics: tuple[Metric, ...]
     baseline: str
@@ -60,7 +60,7 @@ class Summary(NamedTuple):
 
 
 def estimate(values: Iterable[float], metric: Metric) -> Interval:
-    """Return a mean with its interval: Wilson's for yes and no, by bootstrap otherwise.
+    """Return a mean with its interval: Wilson's for shares of 0 and 1, else by bootstrap.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def estimate(values: Iterable[float], metric: Metric) -> Interval:
 
 
 def paired(one: Measured, other: Measured, name: str) -> Interval | None:
-    """Return the mean difference on the items that both cells have; None if there is none.
+    """Return the mean difference on the items that both cells have; None if they share none.
 
     Examples
     --------
@@ -89,38 +89,38 @@ def paired(one: Measured, other: Measured, name: str) -> Interval | None:
 
 
 def summarise(measured: Sequence[Measured], metrics: Sequence[Metric], baseline: str) -> Summary:
-    """Make a row of each cell, sizeless ones first, then by N and M, otherwise in given order.
+    """Make a row per cell: those without a size first, then by N and M, else in given order.
 
     Parameters
     ----------
     metrics
-        Those that were not measured are left out.
+        Metrics that were not measured are left out.
     baseline
-        A system; rows are compared with it at their own size, and controls without a size only if
-        there is a single one.
+        Name of a system. Rows are compared with it at their own size; controls without a size
+        only if there is a single size.
     """
-    cells = {found.cell: found for found in measured}
-    used = tuple(m for m in metrics if any(found.column(m.name) for found in measured))
+    cells = {each.cell: each for each in measured}
+    used = tuple(m for m in metrics if any(each.column(m.name) for each in measured))
     sizes = {(cell.kv, cell.q) for cell in cells if cell.kv}
     rows = []
     for cell in sorted(cells, key=lambda cell: (cell.kv > 0, cell.q, cell.kv)):
-        found = cells[cell]
+        results = cells[cell]
         other = cells.get(_baseline_of(cell, baseline, sizes))
         gap = None
-        if other is not None and other is not found:
-            gap = paired(found, other, used[0].name)
-        values = {m.name: estimate(found.column(m.name).values(), m) for m in used}
-        shares = [found.mean(name) for name in ("admitted", "present", "bytes")]
-        rows.append(Row(cell, len(found.scores), values, gap, *shares))
+        if other is not None and other is not results:
+            gap = paired(results, other, used[0].name)
+        values = {m.name: estimate(results.column(m.name).values(), m) for m in used}
+        diagnostics = [results.mean(name) for name in ("admitted", "present", "bytes")]
+        rows.append(Row(cell, len(results.scores), values, gap, *diagnostics))
     return Summary(used, baseline, rows)
 
 
 def where_reading_helps(measured: Sequence[Measured], metric: Metric) -> list[Measured]:
     """Keep the items on which full attention does better than closed book.
 
-    On other items a memory that forgets the context and keeps the question looks good. The two
-    controls choose, which moves their own rows apart; the policies have no part in it.
-    Nothing is left where one of the two controls is missing.
+    On all other items, a memory that forgets the context and keeps the question looks good. Only
+    the two controls decide which items are kept; this biases their own rows, not those of the
+    policies. The result is empty if one of the two controls is missing.
     """
     full, closed = (
         next((m.column(metric.name) for m in measured if m.cell.policy == name), {})
@@ -128,11 +128,11 @@ def where_reading_helps(measured: Sequence[Measured], metric: Metric) -> list[Me
     )
     sign = 1 if metric.higher else -1
     helped = {item for item in full if item in closed and sign * (full[item] - closed[item]) > 0}
-    some = (
+    kept = (
         Measured(m.cell, {item: score for item, score in m.scores.items() if item in helped})
         for m in measured
     )
-    return [found for found in some if found.scores]
+    return [m for m in kept if m.scores]
 
 
 def _baseline_of(cell: Cell, baseline: str, sizes: set[tuple[int, int]]) -> Cell:
@@ -140,5 +140,5 @@ def _baseline_of(cell: Cell, baseline: str, sizes: set[tuple[int, int]]) -> Cell
         return Cell(baseline, 0, 0)
     if cell.kv:
         return Cell(baseline, cell.kv, cell.q)
-    # A control without a size has a counterpart only where there is a single size.
+    # A control without a size has a counterpart only if there is a single size.
     return Cell(baseline, *next(iter(sizes))) if len(sizes) == 1 else Cell(baseline, 0, 0)

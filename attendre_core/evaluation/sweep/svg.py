@@ -1,4 +1,4 @@
-"""Charts of lines with intervals, as SVG written by hand: no package is needed."""
+"""Line charts with intervals, written directly as SVG, without a plotting package."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from attendre_core.evaluation.intervals import Interval
 
 __all__ = ["Line", "Panel", "Scale", "chart"]
 
-#: Colours that differ for colour-blind eyes as well (Okabe and Ito), then greys.
+#: Colours that colour-blind readers can tell apart (Okabe and Ito), with black and grey.
 _COLOURS = ("#000000", "#999999", "#56b4e9", "#009e73", "#0072b2", "#d55e00", "#cc79a7", "#e69f00")
-#: When the colours are used up, lines are dashed and their dots are hollow.
+#: Once the colours are used up, lines are dashed and their dots hollow.
 _DASHES = ("", ' stroke-dasharray="6 3"', ' stroke-dasharray="2 3"')
 _WIDTH, _HEIGHT, _LEFT, _TOP, _LEGEND = 330, 260, 56, 64, 130
 
 
 class Line(NamedTuple):
-    """A named line: places on the x axis, and the values there."""
+    """A named line: x values, and an interval at each of them."""
 
     name: str
     points: Sequence[tuple[int, Interval]]
 
 
 class Scale(NamedTuple):
-    """The y axis: its range, its steps, how a number is written, and the unit."""
+    """The y axis: range, distance of the grid lines, format of a number, unit."""
 
     low: float = 0.0
     high: float = 1.0
@@ -36,10 +36,7 @@ class Scale(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One of several charts side by side; x is logarithmic, y follows the scale.
-
-    Without a scale, y is a share.
-    """
+    """One of several charts side by side; the x axis is logarithmic, y is a share by default."""
 
     title: str
     x_label: str
@@ -85,8 +82,8 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
     places = sorted({x for line in panel.lines for x, _ in line.points})
     low, high = (math.log2(places[0]), math.log2(places[-1])) if places else (0.0, 1.0)
 
-    # Lines are shifted a little, so that intervals do not hide each other; at a single size there
-    # is room for more than a little.
+    # Lines are shifted sideways so that intervals do not hide each other; with a single x value
+    # they are spread over the width.
     single = len(places) == 1
     apart = (_WIDTH - 60) / len(panel.lines) if single else 2.5
 
@@ -108,7 +105,7 @@ def _panel(panel: Panel, left: int, colours: dict[str, str], dashes: dict[str, s
         parts.append(_text(left - 8, y + 4, scale.write(mark) + scale.unit, anchor="end"))
     end = -math.inf
     for x in places:
-        # A number that would touch the one before is left out.
+        # A label that would touch the previous one is left out.
         if across(x) - end > 4 * len(str(x)) + 6:
             parts.append(_text(across(x), _TOP + _HEIGHT + 20, str(x), anchor="middle"))
             end = across(x) + 4 * len(str(x))

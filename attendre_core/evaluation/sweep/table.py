@@ -1,4 +1,4 @@
-"""Tables for people: in a terminal, in Markdown and in LaTeX."""
+"""Tables for terminals, Markdown and LaTeX."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MINUS = "\N{MINUS SIGN}"
 
 
 class Table(NamedTuple):
-    """Texts in rows and columns.
+    """A table of texts.
 
     Attributes
     ----------
     head
-        Of the columns. The first one holds names, the others figures.
+        Titles of the columns; the first column holds names, all others numbers.
     rows
-        As many texts each.
+        The texts of each row, one per column.
     strong
-        (row, column) of the texts that are emphasised.
+        (row, column) of the texts to emphasise.
 
     Examples
     --------
@@ -41,21 +41,21 @@ class Table(NamedTuple):
     strong: frozenset[tuple[int, int]] = frozenset()
 
     def plain(self, emphasise: Callable[[str], str] = str) -> str:
-        """Return the table for a terminal; ``emphasise`` may colour a text."""
+        """Return the table for a terminal; ``emphasise`` is applied to the strong texts."""
         lines = [self.head, *self.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(self.head))]
-        found = []
+        aligned = []
         for number, line in enumerate(lines):
             texts = []
             for i, (text, width) in enumerate(zip(line, widths, strict=True)):
                 shown = emphasise(text) if (number - 1, i) in self.strong else text
                 padding = " " * (width - len(text))
                 texts.append(padding + shown if i else shown + padding)
-            found.append("  ".join(texts).rstrip())
-        return "\n".join(found)
+            aligned.append("  ".join(texts).rstrip())
+        return "\n".join(aligned)
 
     def markdown(self, *, figures: bool = True) -> str:
-        """Return the table in Markdown; figures are aligned on the right."""
+        """Return the table in Markdown; with ``figures``, all columns but the first align right."""
         rule = ["---", *["---:" if figures else "---"] * (len(self.head) - 1)]
         rows = [
             [f"**{text}**" if (i, j) in self.strong else text for j, text in enumerate(row)]
@@ -65,7 +65,7 @@ class Table(NamedTuple):
         return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
     def latex(self) -> str:
-        """Return the table in LaTeX; it needs the package booktabs."""
+        """Return the table in LaTeX, for the package booktabs."""
         rows = [
             [
                 f"\\textbf{{{_tex(text)}}}" if (i, j) in self.strong else _tex(text)
@@ -83,7 +83,7 @@ class Table(NamedTuple):
 
 
 def cell_table(summary: Summary) -> Table:
-    """Return a row per cell with everything measured; sure differences are emphasised."""
+    """Return a row per cell with all metrics; differences that exclude zero are emphasised."""
     first, *more = summary.metrics
     gap = "loss" if first.exponential else first.label
     head = [
@@ -99,23 +99,23 @@ def cell_table(summary: Summary) -> Table:
             *(_value(metric, row.values[metric.name]) for metric in more),
             _plain(row.admitted), _plain(row.present), f"{row.nbytes / 2**20:.2f}",
         ])  # fmt: skip
-    sure = {(i, 5) for i, row in enumerate(summary.rows) if row.gap and row.gap.excludes_zero}
-    return Table(head, rows, frozenset(sure))
+    strong = {(i, 5) for i, row in enumerate(summary.rows) if row.gap and row.gap.excludes_zero}
+    return Table(head, rows, frozenset(strong))
 
 
 def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
-    """Return a row per system and a column per size M/N; the best of a column is emphasised.
+    """Return a row per system and a column per size M/N, with the best of each column emphasised.
 
     Controls without a size are left out.
 
     Parameters
     ----------
     write
-        What a cell shows, such as `percent` or `shares`.
+        Returns the text of a cell, such as `percent` or `shares`.
     """
     sized = {row.cell: row for row in summary.rows if row.cell.kv}
     systems = list(dict.fromkeys(cell.policy for cell in sized))
-    # Without waiting queries first, as in the paper.
+    # Sizes without waiting queries come first, as in the paper.
     sizes = sorted({(cell.kv, cell.q) for cell in sized}, key=lambda size: (size[1] > 0, size))
     metric = summary.metrics[0]
     value = {
@@ -134,19 +134,19 @@ def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
 
 
 def sizeless_line(summary: Summary, write: Callable[[Row], str]) -> str:
-    """Return the controls without a size in one line; empty if there are none."""
+    """Return a line with the controls without a size; empty if there are none."""
     rows = [row for row in summary.rows if not row.cell.kv]
     return ", ".join(f"{row.cell.policy} {write(row)}" for row in rows)
 
 
 def percent(row: Row) -> str:
-    """Return the first metric, a share, in percent with its interval."""
+    """Return the first metric, which must be a share, in percent with its interval."""
     value, low, high = (round(100 * x) for x in next(iter(row.values.values())))
     return f"{value} ({low}-{high})"
 
 
 def shares(row: Row) -> str:
-    """Return the share of new entries let in, and that of a chunk's own entries still there."""
+    """Return the share of new entries admitted, and of a chunk's own entries still there."""
     return f"{row.admitted:.2f} {row.present:.2f}"
 
 
@@ -178,7 +178,7 @@ def _plain(x: float) -> str:
 
 
 def _tex(text: str) -> str:
-    """Write a text so that LaTeX shows it as it is."""
+    """Escape the characters of a text that are special in LaTeX."""
     for sign in ("&", "%", "_", "#"):
         text = text.replace(sign, "\\" + sign)
     return text.replace(_MINUS, "$-$")

@@ -1,4 +1,4 @@
-"""What a model with a memory is measured on: synthetic documents, questions, streams, texts."""
+"""The tasks that models with a memory are measured on: documents, questions, streams, texts."""
 
 from attendre_core.evaluation.tasks.contexts import ContextRule
 from attendre_core.evaluation.tasks.document import Document

@@ -1,4 +1,4 @@
-"""Exact match of the answer: a model, a memory, and synthetic documents."""
+"""Accuracy of a model with a memory on synthetic documents."""
 
 from __future__ import annotations
 
@@ -18,18 +18,17 @@ __all__ = ["Outcome", "measure"]
 
 
 class Outcome(NamedTuple):
-    """How a system did on some documents, in their order.
+    """Results of a system on documents, in their order.
 
     Attributes
     ----------
     right
-        Boolean, (documents,): the likeliest token is the answer.
+        Boolean, (documents,): whether the likeliest token is the answer.
     admitted
-        (documents,): of the new entries that met a full memory, the share that got in; mean over
-        the layers.
+        (documents,): the share of new entries that a full memory admitted; mean over the layers.
     present
-        (documents,): when the queries of a chunk attended, the share of the chunk's own keys and
-        values that were still there; mean over all layers and positions.
+        (documents,): the share of a chunk's own keys and values that were still in memory when
+        its queries attended; mean over all layers and positions.
     """
 
     right: NDArray[np.bool_]
@@ -40,16 +39,16 @@ class Outcome(NamedTuple):
 def measure(
     model: Model, documents: Sequence[Document], system: System, *, batch: int = 32
 ) -> Outcome:
-    """Let a model with a memory read documents and answer.
+    """Read documents with a memory and check the model's answers.
 
     Parameters
     ----------
     model
-        Its own memory does not matter.
+        The model; its own memory setting is ignored.
     system
         From `attendre_core.evaluation.system`.
     batch
-        Documents read side by side; it changes the speed, never the result.
+        Documents read side by side; changes the speed, not the results.
 
     Examples
     --------
@@ -65,16 +64,16 @@ def measure(
     answers = np.asarray([document.answer for document in documents])
     right = np.zeros(len(rows), dtype=bool)
     admitted, present = np.ones(len(rows)), np.ones(len(rows))
-    # Rows of similar length wait for each other least.
+    # Rows of similar length share a batch, so that little of it is padding.
     order = np.argsort([len(row) for row in rows], kind="stable")
     for start in range(0, len(rows), batch):
-        some = order[start : start + batch]
-        read = [rows[i] for i in some]
+        chosen = order[start : start + batch]
+        read = [rows[i] for i in chosen]
         lengths = [len(row) for row in read]
         memory = system.memory_for(max(lengths), causal=model.causal)
         watched = WatchedStream(model, memory, lengths)
         watched.stream.feed(read)
         _, logits = watched.stream.writer(1)
-        right[some] = logits.argmax(axis=-1) == answers[some]
-        admitted[some], present[some] = watched.admitted, watched.present
+        right[chosen] = logits.argmax(axis=-1) == answers[chosen]
+        admitted[chosen], present[chosen] = watched.admitted, watched.present
     return Outcome(right, admitted, present)

@@ -1,4 +1,4 @@
-"""Let a model read questions with a memory: what it writes, and how likely the answer is."""
+"""Read questions with a memory; return what the model writes and how likely the answer is."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Answered(NamedTuple):
     Attributes
     ----------
     text
-        What the model wrote, up to the end of the first line; empty if it was not asked to.
+        The first line that the model wrote; empty if it was not asked to write.
     log_likelihood
-        Of the right answer: the mean over its tokens, in nats.
+        Mean log-probability of the tokens of the right answer, in nats.
     admitted, present
-        As in `attendre_core.evaluation.Outcome`; 1 without a memory.
+        As in `attendre_core.evaluation.Outcome`.
     nbytes
         Bytes kept for this question.
     """
@@ -50,12 +50,14 @@ def answered(
     batch: int = 8,
     new_tokens: int = 16,
 ) -> Iterator[list[Answered]]:
-    """Read questions side by side, a batch at a time.
+    """Read questions in batches and yield the results of each batch.
 
     Parameters
     ----------
+    batch
+        Questions read side by side.
     new_tokens
-        Tokens that the model writes; 0 measures only the log-likelihood, in less time.
+        Tokens that the model may write; 0 measures only the log-likelihood, which is faster.
     """
     for start in range(0, len(questions), batch):
         some = questions[start : start + batch]
@@ -86,19 +88,19 @@ def log_likelihood(
     Parameters
     ----------
     writer, logits
-        From `Stream.writer`; the logits are those of the first token.
+        From `Stream.writer`; ``logits`` predict the first token.
     answers
-        Token ids of each row. All tokens but the last are written in one step.
+        Token ids of each row. All tokens but the last are read in one step.
     """
     first = np.asarray([answer[0] for answer in answers])
-    everyone = np.arange(len(answers))
-    total = log_softmax(np.asarray(logits, dtype=np.float64))[everyone, first]
+    rows = np.arange(len(answers))
+    total = log_softmax(np.asarray(logits, dtype=np.float64))[rows, first]
     tokens, valid = padded([list(answer[:-1]) for answer in answers])
     if tokens.shape[1]:
         following = writer.probe(tokens, valid)
         wanted, _ = padded([list(answer[1:]) for answer in answers])
         for step in range(tokens.shape[1]):
-            scores = log_softmax(following[:, step].astype(np.float64))[everyone, wanted[:, step]]
+            scores = log_softmax(following[:, step].astype(np.float64))[rows, wanted[:, step]]
             total = total + np.where(valid[:, step], scores, 0.0)
     lengths = np.asarray([len(answer) for answer in answers])
     return np.asarray(total / lengths, dtype=np.float64)

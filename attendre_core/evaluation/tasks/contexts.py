@@ -18,12 +18,12 @@ from attendre_core.zoo.model import Model
 __all__ = ["Context", "ContextRule", "context_of"]
 
 _BETWEEN = "\n\n"
-#: A shorter remainder of a passage is left out.
+#: A cut passage of fewer tokens is left out.
 _FEWEST = 8
 
 
 class Context(NamedTuple):
-    """What is read, and the passages of it that have the answer."""
+    """The text to read, and the passages in it that contain the answer."""
 
     text: str
     gold: tuple[Passage, ...]
@@ -36,14 +36,14 @@ class ContextRule:
     Parameters
     ----------
     tokens
-        Its length; None takes all evidence as it is.
+        Length of the context; None takes all evidence unchanged.
     depth
-        Where the passages with the answer are, 0 (first) to 1 (last); None draws a place for each
-        of them.
+        Where the passages with the answer are, 0 (first) to 1 (last); None samples a place for
+        each of them.
     gold
-        How many passages with the answer.
+        How many passages with the answer to include, at most.
     seed
-        Of places and of the passages around.
+        Seed of the places and of the choice of other passages.
 
     Examples
     --------
@@ -73,12 +73,12 @@ def context_of(
     Parameters
     ----------
     others
-        Where passages come from when the question's own do not fill the context; those that
-        contain an answer are not taken.
+        Questions whose passages fill the context if the question's own do not suffice; passages
+        that contain an answer are not used.
     rule
-        With ``tokens``, whole passages with the answer are placed among others: first those of
-        the same question, then those of other questions, in an order that depends only on the
-        seed and the name of the question. The last one is cut to fit.
+        With ``tokens``, whole passages with the answer are placed among passages without it:
+        first those of the same question, then those of ``others``, in an order that depends only
+        on the seed and the name of the question. The last passage is cut to fit.
     """
     if rule.tokens is None:
         text = _BETWEEN.join(passage.text for passage in example.passages)
@@ -96,8 +96,8 @@ def context_of(
             "or fewer passages with the answer."
         )
     places = rng.random(len(gold)) if rule.depth is None else np.full(len(gold), rule.depth)
-    own = [p for p in pieces if not contains(p.text, example.answers)]
-    around = _fill(model, chain(_shuffled(rng, own), _foreign(rng, example, others)), room)
+    without = [p for p in pieces if not contains(p.text, example.answers)]
+    around = _fill(model, chain(_shuffled(rng, without), _foreign(rng, example, others)), room)
     lengths = [_length(model, text) for text in around]
     before = np.concatenate([[0], np.cumsum(lengths)])
     slots = [int(np.abs(before - place * before[-1]).argmin()) for place in places]
@@ -115,7 +115,7 @@ def _shuffled(rng: np.random.Generator, passages: Sequence[Passage]) -> list[Pas
 def _foreign(
     rng: np.random.Generator, example: Example, others: Sequence[Example]
 ) -> Iterator[Passage]:
-    """Draw passages of other questions without the answer, as long as they are asked for."""
+    """Sample passages of other questions that do not contain the answer."""
     for i in rng.permutation(len(others)):
         other = others[i]
         if other.name == example.name or not other.passages:
@@ -127,7 +127,7 @@ def _foreign(
 
 
 def _fill(model: Model, passages: Iterable[Passage], room: int) -> list[str]:
-    """Take passages until there is no room, and cut the last one."""
+    """Take passages until ``room`` tokens are used up, and cut the last one."""
     texts = []
     for passage in passages:
         text = passage.text

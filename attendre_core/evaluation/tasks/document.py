@@ -4,8 +4,8 @@
 
     begin noise* QUESTION noise* context: record record record ... noise* answer:  ->  value
 
-The question comes first and only once, as in the paper's template, so that a reader in chunks
-must carry it along. Each record binds a value to a key.
+The question comes first and only once, as in the paper's template, so a model that reads in chunks
+has to remember it. Each record binds a value to a key.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Tokens = NDArray[np.int32]
 
 
 class Document(NamedTuple):
-    """One example.
+    """One document, its answer, and where its parts are.
 
     Attributes
     ----------
     tokens
         int32, (length,): the whole input.
     answer
-        The token that is right.
+        The right next token.
     question
         Number of the key that is asked for.
     context
-        Place of the token ``context:``; records start after it.
+        Position of the token ``context:``; records start after it.
     values, owners
-        int32, (records,): places of the values, and the number of the key of each.
+        int32, (records,): positions of the values, and the number of the key of each.
     name
         Unique among the documents of a task.
     """

@@ -21,7 +21,7 @@ __all__ = ["Embedding", "Text"]
 
 
 class Text(NamedTuple):
-    """A piece of a text that gets an embedding."""
+    """A piece of the text, to be embedded."""
 
     name: str
     tokens: list[int]
@@ -31,15 +31,15 @@ class Text(NamedTuple):
 class Embedding:
     """Embed pieces of a text with and without a memory.
 
-    An embedding is the mean of the hidden states of a text. Full attention over the same text is
-    what it is compared with, so a text must not be longer than the model allows.
+    An embedding is the mean of the hidden states of a piece. It is compared with that of full
+    attention over the same piece, so a piece must not be longer than the model allows.
 
     Parameters
     ----------
     data
         A text file.
     tokens
-        Tokens of a piece.
+        Tokens per piece.
     limit
         How many pieces.
     skip
@@ -62,7 +62,7 @@ class Embedding:
     clamps: ClassVar[bool] = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what the texts depend on."""
+        """Return everything that the pieces depend on."""
         return {
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
@@ -97,17 +97,17 @@ class Embedding:
         return [Text(f"text-{i}", [*before, *piece, *after]) for i, piece in enumerate(pieces)]
 
     def longest(self, items: Sequence[Text]) -> int:
-        """Return the tokens of a piece."""
+        """Return the number of tokens of a piece."""
         return self.tokens
 
     def measure(
         self, model: Model, items: Sequence[Text], system: System, batch: int
     ) -> Iterator[Scores]:
-        """Embed pieces, a batch at a time."""
+        """Embed pieces in batches and compare them with full attention."""
         whole = model.with_memory(None)
         for start in range(0, len(items), batch):
-            some = items[start : start + batch]
-            rows = [item.tokens for item in some]
+            texts = items[start : start + batch]
+            rows = [item.tokens for item in texts]
             full = _states(whole, rows)
             states, admitted, present = full, np.ones(len(rows)), np.ones(len(rows))
             if system.reads == "last":
@@ -122,8 +122,8 @@ class Embedding:
                 watched = WatchedStream(model, memory, [len(row) for row in rows])
                 states = _streamed(watched.stream, rows)
                 admitted, present = watched.admitted, watched.present
-            found = zip(
-                some, _cosine(states.mean(axis=1), full.mean(axis=1)),
+            measured = zip(
+                texts, _cosine(states.mean(axis=1), full.mean(axis=1)),
                 _cosine(states, full).mean(axis=1), admitted, present, strict=True,
             )  # fmt: skip
             read = system.memory.chunk if system.reads == "last" else self.tokens
@@ -133,22 +133,22 @@ class Embedding:
                     item.name,
                     {
                         "cosine": float(cosine),
-                        "token_cosine": float(each),
-                        "admitted": float(let_in),
-                        "present": float(there),
+                        "token_cosine": float(token_cosine),
+                        "admitted": float(admitted_share),
+                        "present": float(present_share),
                         "bytes": kept,
                     },
                 )
-                for item, cosine, each, let_in, there in found
+                for item, cosine, token_cosine, admitted_share, present_share in measured
             ]
 
 
 def specials(model: Model) -> tuple[list[int], list[int]]:
-    """Return the tokens that a tokenizer puts before and after every text."""
-    some, other = model.tokens("a"), model.tokens("b")
-    first = next((i for i in range(len(some)) if some[i] != other[i]), len(some))
-    last = next((i for i in range(len(some)) if some[-1 - i] != other[-1 - i]), 0)
-    return some[:first], some[len(some) - last :]
+    """Return the special tokens that a tokenizer puts before and after every text."""
+    one, other = model.tokens("a"), model.tokens("b")
+    first = next((i for i in range(len(one)) if one[i] != other[i]), len(one))
+    last = next((i for i in range(len(one)) if one[-1 - i] != other[-1 - i]), 0)
+    return one[:first], one[len(one) - last :]
 
 
 def _states(model: Model, rows: list[list[int]]) -> NDArray[np.float64]:
@@ -156,17 +156,17 @@ def _states(model: Model, rows: list[list[int]]) -> NDArray[np.float64]:
 
 
 def _streamed(stream: Any, rows: list[list[int]]) -> NDArray[np.float64]:
-    """Read rows of one length as streams; hidden states in input order."""
+    """Read rows of equal length as streams; return the hidden states in input order."""
     to_numpy = stream.model.backend.to_numpy
-    found = np.zeros((len(rows), len(rows[0]), stream.model.reading_part.dim))
+    states = np.zeros((len(rows), len(rows[0]), stream.model.reading_part.dim))
     for hidden in [*stream.read(rows), *stream.finish()]:
         position, valid = np.asarray(to_numpy(hidden.position)), np.asarray(to_numpy(hidden.valid))
         x = np.asarray(to_numpy(hidden.x), dtype=np.float64)
         for row in range(len(rows)):
-            found[row, position[row][valid[row]]] = x[row][valid[row]]
-    return found
+            states[row, position[row][valid[row]]] = x[row][valid[row]]
+    return states
 
 
-def _cosine(some: Any, other: Any) -> Any:
-    lengths = np.linalg.norm(some, axis=-1) * np.linalg.norm(other, axis=-1)
-    return (some * other).sum(axis=-1) / np.maximum(lengths, 1e-12)
+def _cosine(one: Any, other: Any) -> Any:
+    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
+    return (one * other).sum(axis=-1) / np.maximum(lengths, 1e-12)

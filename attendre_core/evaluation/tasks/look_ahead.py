@@ -1,4 +1,4 @@
-"""The look-ahead task: a value comes before its key, so that a reader must see the future."""
+"""The look-ahead task: values come before their keys, so a model has to look ahead."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["LookAhead"]
 class LookAhead(SyntheticTask):
     """Records are ``noise* VALUE noise* KEY``: the key comes 5 to 10 tokens after its value.
 
-    A reader in chunks of 16 tokens sees both in one chunk about half of the time.
+    With chunks of 16 tokens, both are in one chunk about half of the time.
 
     Examples
     --------

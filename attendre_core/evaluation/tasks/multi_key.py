@@ -1,4 +1,4 @@
-"""Many keys with values, of which one is asked for: generated, or from a file of records."""
+"""Find the value of one key among many, in generated records or in those of a file."""
 
 from __future__ import annotations
 
@@ -33,15 +33,16 @@ class MultiKey(QuestionTask):
     Parameters
     ----------
     data
-        A file of JSON lines, maybe compressed (``.gz``), each with ``ordered_kv_records``,
-        ``key`` and ``value``, as in "lost in the middle"; empty makes up records.
+        A file of JSON lines, optionally compressed (``.gz``), each with ``ordered_kv_records``
+        and ``key``, as in "lost in the middle"; if empty, records are generated.
     keys
-        Records per context: how many are made up, or how many of those in the file are taken,
-        around the asked one.
+        Records per context: how many are generated, or how many of those in the file are used,
+        around the one asked for.
     depth
-        Where the asked record is, 0 to 1; None leaves it where it is, or draws its place.
+        Where the record asked for is, 0 to 1; None leaves it where it is in the file, or samples
+        its place.
     seed
-        Of the made-up records.
+        Seed of the generated records.
     """
 
     limit: int | None = 20
@@ -57,11 +58,11 @@ class MultiKey(QuestionTask):
         most = len(_COLOURS) * len(_ANIMALS)
         if self.keys < 2 or (not self.data and self.keys > most):
             raise ConfigError(
-                f"eval multi-key: keys is {self.keys}, expected 2 to {most} made-up records."
+                f"eval multi-key: keys is {self.keys}, expected 2 to {most} generated records."
             )
 
     def identity(self) -> dict[str, Any]:
-        """Return what the questions depend on."""
+        """Return everything that the questions depend on."""
         return {
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
@@ -72,7 +73,7 @@ class MultiKey(QuestionTask):
         }
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return contexts of records, and which one is asked for."""
+        """Yield questions about one record of a context."""
         for number, (records, key) in enumerate(self._sources()):
             records = around(records, key, self.keys, self.depth)
             value = dict(records)[key]
@@ -98,7 +99,7 @@ class MultiKey(QuestionTask):
 
 
 def read_records(path: str | Path) -> Iterator[tuple[list[tuple[str, str]], str]]:
-    """Read records and the key that is asked for, line by line."""
+    """Yield the records of each line of a file, and the key that is asked for."""
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"eval multi-key: there is no file {file}. Give it with --data.")
@@ -116,14 +117,14 @@ def read_records(path: str | Path) -> Iterator[tuple[list[tuple[str, str]], str]
     except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
         raise ConfigError(
             f"eval multi-key: {file} cannot be read ({error!r}). Expected JSON lines with "
-            "ordered_kv_records, key and value."
+            "ordered_kv_records and key."
         ) from error
 
 
 def around(
     records: list[tuple[str, str]], key: str, keys: int, depth: float | None
 ) -> list[tuple[str, str]]:
-    """Take some records, the asked one among them, at a depth.
+    """Return ``keys`` records around the one asked for, moved to a depth unless it is None.
 
     Examples
     --------

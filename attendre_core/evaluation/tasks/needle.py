@@ -1,4 +1,4 @@
-"""One pass key in a long text of small talk: the smallest test of a memory."""
+"""Find a pass key in a long text of small talk: the simplest test of a memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from attendre_core.zoo.model import Model
 
 __all__ = ["Needle"]
 
-#: Words of sentences that say nothing; every combination is one sentence.
+#: Parts of the sentences of small talk; every combination is a sentence.
 _WHO = ("The baker", "A neighbour", "The old teacher", "My sister", "A sailor", "The gardener")
 _DOES = ("talks about", "dreams of", "writes about", "likes", "remembers", "paints")
 _WHAT = ("the harbour", "warm bread", "a long winter", "the red bridge", "quiet mornings")
@@ -25,7 +25,7 @@ _SENTENCES = 6
 
 @dataclass(frozen=True)
 class Needle(QuestionTask):
-    """Find the pass key that one sentence of a long text names.
+    """Find the pass key that one sentence of a long text gives.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ class Needle(QuestionTask):
     pinned: ClassVar[int] = 24
 
     def identity(self) -> dict[str, Any]:
-        """Return what the questions depend on."""
+        """Return everything that the questions depend on."""
         return {
             "context_tokens": self.rule.tokens,
             "depth": self.rule.depth,
@@ -49,7 +49,7 @@ class Needle(QuestionTask):
         }
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return texts with a pass key."""
+        """Yield questions about texts with a pass key."""
         rng = np.random.default_rng((self.rule.seed, 0))
         length = self.rule.tokens or 1024
         others = [small_talk(rng, number) for number in range(length // 8)]

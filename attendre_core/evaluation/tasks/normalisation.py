@@ -1,4 +1,4 @@
-"""How an answer is compared with the right ones, by the rules of TriviaQA."""
+"""Compare an answer with the right ones, by the rules of TriviaQA."""
 
 from __future__ import annotations
 
@@ -9,17 +9,16 @@ from collections.abc import Iterable
 
 __all__ = ["contains", "exact_match", "f1", "normalised"]
 
-#: Typographic quotes and the acute accent count as punctuation, too.
+#: Treated as punctuation as well.
 _QUOTES = "\N{LEFT SINGLE QUOTATION MARK}\N{RIGHT SINGLE QUOTATION MARK}\N{ACUTE ACCENT}"
 _PUNCTUATION = str.maketrans(dict.fromkeys(string.punctuation + _QUOTES, " "))
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 
 
 def normalised(text: str) -> str:
-    """Return a text without capitals, punctuation, articles and spare spaces.
+    """Return a text in lower case, without punctuation, articles and extra spaces.
 
-    The order is that of the official evaluation: punctuation becomes spaces before articles are
-    looked for.
+    As in the official evaluation, punctuation becomes spaces before articles are removed.
 
     Examples
     --------
@@ -43,7 +42,7 @@ def exact_match(answer: str, aliases: Iterable[str]) -> bool:
 
 
 def f1(answer: str, aliases: Iterable[str]) -> float:
-    """Return how well the words of an answer overlap with those of the best alias, 0 to 1.
+    """Return the F1 score of an answer's words against the best matching alias, 0 to 1.
 
     Examples
     --------
@@ -54,7 +53,7 @@ def f1(answer: str, aliases: Iterable[str]) -> float:
 
 
 def contains(text: str, aliases: Iterable[str]) -> bool:
-    """Whether some alias occurs in a text as whole words, after normalisation.
+    """Whether any alias occurs in a text as whole words, after normalisation.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Questions with their passages of evidence, before they become a prompt for a model."""
+"""Questions with passages of evidence, before they become prompts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Passage(NamedTuple):
 
 
 class Example(NamedTuple):
-    """A question, its right answers (the first one is the main one), and its evidence."""
+    """A question, its right answers with the main one first, and its evidence."""
 
     name: str
     question: str
@@ -33,7 +33,7 @@ class Example(NamedTuple):
 
 
 def split(passage: Passage, answers: tuple[str, ...]) -> list[Passage]:
-    """Cut a document into passages of about a hundred words; short ones stay whole.
+    """Cut a document into passages of up to 100 words; one of up to 150 words stays whole.
 
     Examples
     --------
@@ -49,11 +49,12 @@ def split(passage: Passage, answers: tuple[str, ...]) -> list[Passage]:
 
 
 def as_written(answers: Sequence[str], passages: Sequence[Passage]) -> tuple[str, ...]:
-    """Return the answers, first the one most frequent in the evidence, in its spelling.
+    """Put the answer that is most frequent in the evidence first, spelled as there.
 
-    Aliases come in no useful order, odd spellings among them. The likelihood is measured of the
-    one that a reader of the evidence would give: whole words with the capitals of the evidence,
-    the longer of two that are equally frequent, and the first alias if none occurs.
+    The aliases of a dataset are in no useful order and include odd spellings, but the likelihood
+    is measured for the first one. So it should be the answer that a reader of the evidence would
+    give: whole words, in the most frequent spelling of the evidence, the longer of two equally
+    frequent answers. If none occurs, the order stays.
 
     Examples
     --------
@@ -62,13 +63,13 @@ def as_written(answers: Sequence[str], passages: Sequence[Passage]) -> tuple[str
     ('eucalyptus', 'Gum tree', 'EUCALYPTUS', 'tree')
     """
     text = "\n".join(passage.text for passage in passages)
-    found: list[tuple[int, int, str]] = []
+    candidates: list[tuple[int, int, str]] = []
     for answer in answers:
         pattern = rf"(?<!\w){re.escape(answer)}(?!\w)"
         spellings = Counter(re.findall(pattern, text, re.IGNORECASE)) if answer else Counter()
         if spellings:
-            found.append((spellings.total(), len(answer), spellings.most_common(1)[0][0]))
-    if not found:
+            candidates.append((spellings.total(), len(answer), spellings.most_common(1)[0][0]))
+    if not candidates:
         return tuple(answers)
-    _, _, first = max(found, key=lambda one: one[:2])
+    _, _, first = max(candidates, key=lambda candidate: candidate[:2])
     return (first, *(answer for answer in answers if answer != first))

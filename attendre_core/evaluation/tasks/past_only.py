@@ -1,4 +1,4 @@
-"""The past-only task: a key comes right before its value, so that the past is enough."""
+"""The past-only task: values come right after their keys, so looking back is enough."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How well a decoder predicts a long text that it reads as a stream."""
+"""The perplexity of a decoder on a long text that it reads as a stream."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ __all__ = ["Perplexity", "StreamPiece"]
 
 
 class StreamPiece(NamedTuple):
-    """Some tokens of a stream that count together: an item of the task.
+    """A piece of a stream: an item of the task, scored by the mean loss of its tokens.
 
     Attributes
     ----------
     name
-        Which stream, and where in it.
+        Number of the stream and first token of the piece, as in ``"0:129"``.
     stream, start, stop
-        The tokens ``start:stop`` of that stream are predicted.
+        The piece is the tokens ``start:stop`` of this stream.
     tokens
-        The whole stream; all its pieces share it.
+        The whole stream, shared by all its pieces.
     """
 
     name: str
@@ -43,23 +43,23 @@ class StreamPiece(NamedTuple):
 
 @dataclass(frozen=True)
 class Perplexity:
-    """Predict every token of a text from what the memory has kept of the tokens before.
+    """Predict every token of a text from what the memory has kept of the tokens before it.
 
-    The intervals resample pieces of the text. Neighbouring pieces are alike, so the intervals are
-    a little too narrow; those of differences between systems suffer least.
+    The intervals resample pieces of the text. Neighbouring pieces are similar, so the intervals
+    are a little too narrow; those of differences between systems are affected least.
 
     Parameters
     ----------
     data
         A text file.
     tokens
-        Tokens of a stream.
+        Tokens per stream.
     streams
         How many streams, cut from the file one after another and read side by side.
     skip
         Characters to skip at the beginning of the file, such as a licence.
     piece
-        Tokens that count together.
+        Tokens per item.
     """
 
     data: str = ""
@@ -78,7 +78,7 @@ class Perplexity:
     clamps: ClassVar[bool] = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what the text depends on."""
+        """Return everything that the pieces depend on."""
         names = ("tokens", "streams", "skip", "piece")
         return {
             "data": Path(self.data).name,
@@ -87,43 +87,43 @@ class Perplexity:
         }
 
     def items(self, model: Model) -> list[StreamPiece]:
-        """Cut the text into streams, and these into pieces."""
+        """Cut the text into streams, and the streams into pieces."""
         if model.architecture.kind != "decoder" or not model.causal:
             raise ConfigError(
                 "eval perplexity: only a causal decoder predicts the next token of a stream. Give "
                 "one, or leave --attention prefix out."
             )
         ids = text_tokens("perplexity", model, self.data, self.tokens * self.streams, self.skip)
-        found = []
+        pieces = []
         for number in range(self.streams):
             row = ids[number * self.tokens : (number + 1) * self.tokens]
             # The first token is never predicted.
             for start in range(1, self.tokens, self.piece):
                 stop = min(start + self.piece, self.tokens)
-                found.append(StreamPiece(f"{number}:{start}", number, start, stop, row))
-        return found
+                pieces.append(StreamPiece(f"{number}:{start}", number, start, stop, row))
+        return pieces
 
     def longest(self, items: Sequence[StreamPiece]) -> int:
-        """Return the tokens of a stream."""
+        """Return the number of tokens of a stream."""
         return self.tokens
 
     def measure(
         self, model: Model, items: Sequence[StreamPiece], system: System, batch: int
     ) -> Iterator[Scores]:
-        """Read all streams, ``batch`` at a time; everything comes at the end."""
+        """Read all streams, ``batch`` at a time; all scores are yielded at the end."""
         rows = {item.stream: item.tokens for item in items}
         numbers = list(rows)
-        found: Scores = []
+        scores: Scores = []
         for start in range(0, len(numbers), batch):
-            some = numbers[start : start + batch]
-            losses, more = stream_losses(model, [rows[number] for number in some], system)
+            chosen = numbers[start : start + batch]
+            losses, more = stream_losses(model, [rows[number] for number in chosen], system)
             for item in items:
-                if item.stream in some:
-                    row = some.index(item.stream)
+                if item.stream in chosen:
+                    row = chosen.index(item.stream)
                     loss = float(losses[row, item.start : item.stop].mean())
-                    shares = {name: values[row] for name, values in more.items()}
-                    found.append((item.name, {"loss": loss, **shares}))
-        yield found
+                    diagnostics = {name: values[row] for name, values in more.items()}
+                    scores.append((item.name, {"loss": loss, **diagnostics}))
+        yield scores
 
 
 def stream_losses(
@@ -132,7 +132,7 @@ def stream_losses(
     """Return the loss of each token, (rows, length), and the diagnostics of each row."""
     length = len(rows[0])
     alone = system.reads == "last"
-    # Without a memory every chunk is read by itself: FIFO with room for one chunk.
+    # Without a memory, every chunk is read by itself: a FIFO with room for one chunk.
     memory = system.memory if alone else system.memory_for(length, causal=model.causal)
     chunk = memory.chunk
     watched = WatchedStream(model, memory, [length] * len(rows))
@@ -150,7 +150,7 @@ def stream_losses(
 
 
 def _note(model: Model, hidden: Any, wanted: Any, losses: Any) -> None:
-    """Enter the losses of the tokens that follow those that came out."""
+    """Write the losses of the tokens that the hidden states predict into ``losses``."""
     to_numpy = model.backend.to_numpy
     logits = to_numpy(model.architecture.logits(model.params, hidden.x))
     scores = log_softmax(np.asarray(logits, dtype=np.float64))

@@ -1,4 +1,4 @@
-"""A question about a context, as text and as the tokens that a model reads."""
+"""A question about a context, as the tokens that a model reads."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from attendre_core.zoo.model import Model
 
 __all__ = ["TEMPLATE", "Question", "question_of"]
 
-#: The paper's template: the question comes before the context, and only there.
+#: The paper's template: the question comes before the context and is not repeated after it.
 TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
 _CLOSED = "Question: {question}\n\nAnswer: "
 
 
 class Question(NamedTuple):
-    """What is asked, read and compared.
+    """A prompt and its right answers.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Question(NamedTuple):
     tokens, closed
         The whole prompt, and the prompt without the context.
     gold
-        Tokens of the right answer whose log-likelihood is measured: that of the first alias.
+        Tokens of the first alias, whose log-likelihood is measured.
     aliases
-        All answers that count as right.
+        All answers that are accepted as right.
     """
 
     name: str
@@ -42,8 +42,8 @@ def question_of(
 ) -> Question:
     """Fill the template and tokenize it.
 
-    A decoder's prompt ends in "Answer:", and the space after it is the beginning of the answer,
-    because that is how its tokenizer splits the whole text; the text is the same.
+    A decoder's prompt ends in "Answer:". The space after it becomes part of the answer, because
+    that is how tokenizers split the whole text.
     """
     if not aliases or not aliases[0].strip():
         raise ConfigError(f"question {name}: there is no answer, expected at least one.")
@@ -61,7 +61,7 @@ def question_of(
 
 
 def _open(model: Model, text: str) -> list[int]:
-    """Return the tokens of a prompt, without the token that would end it in a decoder."""
+    """Return the tokens of a prompt; in a decoder, without end tokens after it."""
     tokens = model.tokens(text)
     if model.architecture.kind != "encoder-decoder":
         while len(tokens) > 1 and tokens[-1] in model.end:
@@ -75,5 +75,5 @@ def _continuation(model: Model, prompt: str, answer: str) -> list[int]:
     shared = 0
     while shared < min(len(before), len(both)) and before[shared] == both[shared]:
         shared += 1
-    # If the last word of the prompt and the answer became one token, both are scored with it.
+    # If the end of the prompt and the answer are one token, that token is scored.
     return both[shared:] or both[-1:]

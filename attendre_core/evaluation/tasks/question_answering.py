@@ -1,4 +1,4 @@
-"""Base of the tasks that ask a question about a context."""
+"""Base class of the tasks that ask questions about contexts."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ __all__ = ["QuestionTask"]
 
 @dataclass(frozen=True)
 class QuestionTask:
-    """A task that asks questions about contexts; a subclass says where they come from.
+    """A task that asks questions about contexts; subclasses provide the questions.
 
     Parameters
     ----------
     limit
-        Questions at most; None takes all.
+        Use at most this many questions; None uses all.
     new_tokens
-        Tokens that the model writes; 0 measures the log-likelihood alone.
+        Tokens that the model may write; 0 measures only the log-likelihood.
     """
 
     limit: int | None = None
@@ -45,42 +45,42 @@ class QuestionTask:
     clamps: ClassVar[bool] = False
 
     def identity(self) -> dict[str, Any]:
-        """Return what the questions depend on."""
+        """Return everything that the questions depend on."""
         raise NotImplementedError
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return the questions one by one."""
+        """Yield the questions one by one."""
         raise NotImplementedError
 
     def items(self, model: Model) -> list[Question]:
-        """Return the questions to ask."""
+        """Return the first ``limit`` questions."""
         if model.architecture.kind == "encoder":
             raise ConfigError(
                 f"eval {self.name}: an encoder writes no answers. Give a decoder or an "
                 "encoder-decoder, or use the task 'embedding'."
             )
-        found: list[Question] = []
+        asked: list[Question] = []
         for question in self.questions(model):
-            if self.limit is not None and len(found) == self.limit:
+            if self.limit is not None and len(asked) == self.limit:
                 break
-            found.append(question)
-        if not found:
-            raise ConfigError(f"eval {self.name}: there is no question that can be asked.")
-        return found
+            asked.append(question)
+        if not asked:
+            raise ConfigError(f"eval {self.name}: there are no questions, expected at least one.")
+        return asked
 
     def longest(self, items: Sequence[Question]) -> int:
-        """Return the tokens of the longest prompt."""
+        """Return the number of tokens of the longest prompt."""
         return max(len(item.tokens) for item in items)
 
     def measure(
         self, model: Model, items: Sequence[Question], system: System, batch: int
     ) -> Iterator[Scores]:
-        """Read questions and compare the answers."""
-        some = iter(items)
+        """Read questions and score the answers."""
+        remaining = iter(items)
         for answers in answered(model, items, system, batch=batch, new_tokens=self.new_tokens):
             yield [
                 (item.name, self._score(item, answer))
-                for answer, item in zip(answers, some, strict=False)
+                for answer, item in zip(answers, remaining, strict=False)
             ]
 
     def _score(self, item: Question, answer: Answered) -> Score:

@@ -1,4 +1,4 @@
-"""The synthetic reading tasks: how their documents are drawn, and how they are measured."""
+"""The synthetic reading tasks: how documents are sampled, and how they are measured."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["SHORTEST", "SyntheticTask"]
 
 #: Tokens per record.
 _WIDTH = 12
-#: The question word is at one of these places: four sinks hold only the first of them.
+#: Range of the question's position: four sinks hold only the first of its positions.
 _QUESTION_PLACES = (3, 7)
 #: Room for the longest beginning, one record and the last token.
 SHORTEST = 23
@@ -39,15 +39,15 @@ SHORTEST = 23
 
 @dataclass(frozen=True)
 class SyntheticTask:
-    """Base of the synthetic reading tasks; a task says where in a record value and key are.
+    """Base of the synthetic reading tasks; subclasses place value and key within a record.
 
     Parameters
     ----------
     answers
-        ``"repeat"``: records are drawn at random, so the answer recurs, as in TriviaQA.
-        ``"single"``: exactly one record answers the question, in the middle half.
+        ``"repeat"``: the keys of records are sampled at random, so the answer recurs, as in
+        TriviaQA. ``"single"``: exactly one record, in the middle half, answers the question.
     limit, seed
-        How many documents are measured, and which.
+        How many documents are measured, and their seed.
     chunk
         Documents have 8 to 32 chunks of this many tokens.
     """
@@ -72,13 +72,13 @@ class SyntheticTask:
             )
 
     def places(self, rng: np.random.Generator, records: int) -> tuple[Tokens, Tokens]:
-        """Return the places of value and key within each of ``records`` records."""
+        """Return the offsets of value and key within each of ``records`` records."""
         raise NotImplementedError
 
     # ------------------------------------------------------------ documents
 
     def document(self, rng: np.random.Generator, length: int, name: str = "") -> Document:
-        """Draw a document of ``length`` tokens."""
+        """Sample a document of ``length`` tokens."""
         if length < SHORTEST:
             raise ConfigError(
                 f"{type(self).__name__}.document: length is {length}, expected at least "
@@ -104,7 +104,7 @@ class SyntheticTask:
     def documents(
         self, seed: int, count: int, *, chunks: tuple[int, int] = (8, 32), chunk: int = 16
     ) -> Iterator[Document]:
-        """Draw documents whose lengths are spread over a range; equal seeds give equal documents.
+        """Sample documents of random lengths; equal seeds give equal documents.
 
         Parameters
         ----------
@@ -120,13 +120,13 @@ class SyntheticTask:
         [32, 48, 64]
         """
         for number in range(count):
-            # A document does not depend on how many are drawn.
+            # A document does not depend on how many are sampled.
             rng = np.random.default_rng((seed, number))
             length = chunk * int(rng.integers(chunks[0], chunks[1] + 1))
             yield self.document(rng, length, f"document-{number}")
 
     def _which(self, rng: np.random.Generator, records: int, number: int) -> NDArray[np.int64]:
-        """Draw the key of each record; key 0 is the one that is asked for."""
+        """Sample the key of each record; key 0 is the one that is asked for."""
         which = rng.integers(self.answers == "single", number, records)
         if self.answers == "single":
             quarter = records // 4
@@ -138,30 +138,30 @@ class SyntheticTask:
     # ------------------------------------------------------------ as a task
 
     def identity(self) -> dict[str, Any]:
-        """Return what the documents depend on."""
+        """Return everything that the documents depend on."""
         return {"answers": self.answers, "seed": self.seed}
 
     def items(self, model: Model) -> list[Document]:
-        """Draw the documents that are measured."""
+        """Sample the documents to measure."""
         if model.reading_part.vocabulary != VOCABULARY:
             raise ConfigError(
-                f"eval {self.name}: this model has {model.reading_part.vocabulary} tokens, the "
-                f"task {VOCABULARY}. Use --model prefix-lm or --model encoder-decoder, which ship "
-                "with the package."
+                f"eval {self.name}: the vocabulary of this model has "
+                f"{model.reading_part.vocabulary} tokens, that of the task {VOCABULARY}. Use "
+                "--model prefix-lm or --model encoder-decoder, which ship with the package."
             )
         return list(self.documents(self.seed, self.limit, chunk=self.chunk))
 
     def longest(self, items: Sequence[Document]) -> int:
-        """Return the tokens of the longest document."""
+        """Return the number of tokens of the longest document."""
         return max(document.tokens.size for document in items)
 
     def measure(
         self, model: Model, items: Sequence[Document], system: System, batch: int
     ) -> Iterator[Scores]:
-        """Read documents, a batch at a time."""
+        """Read documents in batches and check the answers."""
         for start in range(0, len(items), batch):
-            some = items[start : start + batch]
-            outcome = measure(model, some, system, batch=batch)
+            documents = items[start : start + batch]
+            outcome = measure(model, documents, system, batch=batch)
             yield [
                 (
                     document.name,
@@ -177,5 +177,5 @@ class SyntheticTask:
                         ),
                     },
                 )
-                for document, right, admitted, present in zip(some, *outcome, strict=True)
+                for document, right, admitted, present in zip(documents, *outcome, strict=True)
             ]  # fmt: skip

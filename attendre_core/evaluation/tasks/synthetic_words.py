@@ -1,4 +1,4 @@
-"""The words of the synthetic tasks: token ids, and how to show them."""
+"""The vocabulary of the synthetic tasks: token ids, and a name for each."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = [
     "word",
 ]
 
-#: Padding, which is also what a decoder starts with.
+#: Padding, and the token that a decoder starts with.
 PADDING = 0
 BEGIN, CONTEXT, ANSWER = 1, 2, 3
 #: Question word i asks for key i.

@@ -1,4 +1,4 @@
-"""What every task gives to a sweep: items, the metrics measured on them, and how to measure."""
+"""The interface of a task: its items, its metrics, and how items are measured."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Scores = list[tuple[str, Score]]
 
 
 class Metric(NamedTuple):
-    """A number that is measured on every item.
+    """A number that is measured on items.
 
     Attributes
     ----------
     name, label
-        In the results file, and at the head of a column.
+        Its name in results files, and its column title in tables.
     share
-        It is between 0 and 1 and shown in percent.
+        Whether it is between 0 and 1 and shown in percent.
     higher
-        More is better.
+        Whether higher is better.
     exponential
-        The exponential of the mean is shown: a perplexity, where losses are measured.
+        Whether tables show the exponential of the mean, such as the perplexity of a loss.
     digits
         Decimals shown, unless it is a share.
     """
@@ -44,34 +44,34 @@ class Metric(NamedTuple):
 
 
 class Task(Protocol):
-    """Something a model with a memory can be measured on.
+    """A task that a model with a memory can be measured on.
 
-    Laws: ``items`` depends on ``identity`` and the model alone; what ``measure`` says about an
-    item depends neither on the items beside it nor on the size of a batch.
+    Laws: an item depends only on ``identity`` and the model; its score depends neither on the
+    items measured with it nor on the size of a batch.
     """
 
     name: ClassVar[str]
     #: The most important one first.
     metrics: ClassVar[tuple[Metric, ...]]
-    #: Controls that make sense here.
+    #: Controls that apply to the task.
     controls: ClassVar[tuple[str, ...]]
-    #: All items of a cell are measured together: either all of them are there or none.
+    #: Whether the items of a cell can only be measured all together.
     whole: ClassVar[bool]
     #: Positions at the beginning that the control "pinned" never evicts.
     pinned: ClassVar[int]
-    #: Full attention makes sense beyond the length that the model was trained on.
+    #: Whether full attention also works beyond the length that the model was trained on.
     clamps: ClassVar[bool]
 
     def identity(self) -> dict[str, Any]:
-        """Return what the items depend on, as plain values."""
+        """Return everything that the items depend on, as values for JSON."""
 
     def items(self, model: Model) -> list[Item]:
         """Return the items, each with a ``name``."""
 
     def longest(self, items: Sequence[Item]) -> int:
-        """Return the tokens of the longest item."""
+        """Return the number of tokens of the longest item."""
 
     def measure(
         self, model: Model, items: Sequence[Item], system: System, batch: int
     ) -> Iterator[Scores]:
-        """Measure items, some at a time."""
+        """Measure items and yield their scores, some at a time."""

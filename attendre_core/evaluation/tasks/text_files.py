@@ -1,4 +1,4 @@
-"""Files that tasks read: tokens of a text, and checksums."""
+"""Read the tokens of a text file, and compute checksums."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> l
     Parameters
     ----------
     where
-        The task, for errors.
+        Name of the task, for errors.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"eval {where}: there is no file {file}. Give a text with --data.")
-    # A token rarely has more than a dozen characters; no need to tokenize a whole book.
+    # Few tokens have more than a dozen characters, so a part of the file is enough.
     with file.open(encoding="utf-8", errors="replace") as opened:
         text = opened.read(skip + 24 * count + 1000)[skip:]
     ids = model.tokens(text)
@@ -35,7 +35,7 @@ def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> l
 
 
 def checksum(path: str) -> str:
-    """Return the SHA-256 of a file; empty if there is none."""
+    """Return the SHA-256 of a file; empty if the file does not exist."""
     file = Path(path).expanduser()
     if not file.is_file():
         return ""

@@ -1,4 +1,4 @@
-"""The task of the paper: TriviaQA questions over long contexts."""
+"""The paper's task: TriviaQA questions over long contexts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class TriviaQA(QuestionTask):
     data, evidence
         As in `read_triviaqa`.
     rule
-        How contexts are built. With a length, questions without a passage that has the answer are
-        left out.
+        How contexts are built. If it sets a length, questions without a passage that contains
+        the answer are left out.
     """
 
     data: str = ""
@@ -38,7 +38,7 @@ class TriviaQA(QuestionTask):
     name: ClassVar[str] = "triviaqa"
 
     def identity(self) -> dict[str, Any]:
-        """Return what the questions depend on."""
+        """Return everything that the questions depend on."""
         return {
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
@@ -51,8 +51,8 @@ class TriviaQA(QuestionTask):
         }
 
     def questions(self, model: Model) -> Iterator[Question]:
-        """Return the questions in the order of the file."""
-        # Contexts of a chosen length are filled up with passages of any other question.
+        """Yield the questions in the order of the file."""
+        # Contexts of a set length are filled with passages of any other question of the file.
         limit = self.limit if self.rule.tokens is None else None
         examples = read_triviaqa(self.data, self.evidence, limit)
         for example in examples:

@@ -16,7 +16,7 @@ from attendre_core.evaluation.tasks.passages import Example, Passage
 __all__ = ["read_triviaqa"]
 
 _WHERE = "triviaqa"
-#: Where the official lists of documents are: field of an entry, folder of the evidence.
+#: Fields of an official entry that list documents, and the evidence folder of each.
 _SOURCES = (("EntityPages", "wikipedia"), ("SearchResults", "web"))
 
 
@@ -33,31 +33,31 @@ def read_triviaqa(
         ``{"id", "question", "answers": [...], "docs": [{"title", "text", "has_answer"}]}``, where
         ``has_answer`` may be left out.
     evidence
-        The folder that holds ``wikipedia/`` and ``web/``. By default it is looked for beside the
-        official file and beside its folder. Documents that are not there are left out, and a
-        question of whose documents none is there is an error. Questions that name no document
-        (some of the unfiltered ones) are left out.
+        The folder that holds ``wikipedia/`` and ``web/``. By default, a folder ``evidence`` next
+        to the official file or next to its folder. Missing documents are left out, but a question
+        whose documents are all missing is an error. Questions that list no document (some of the
+        unfiltered ones) are left out.
     limit
-        Questions at most; the evidence of the others, gigabytes of it, is not read.
+        Read at most this many questions, and only their evidence.
 
     Returns
     -------
     list
-        In the order of the file; a name that occurs again gets a number.
+        In the order of the file; repeated names get a number, as in ``"name#2"``.
     """
     file = Path(path).expanduser()
     if not file.is_file():
         raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
-    every = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
-    found = list(islice(every, limit))
-    if not found:
+    examples = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
+    limited = list(islice(examples, limit))
+    if not limited:
         raise ConfigError(f"{_WHERE}: {file} has no questions, expected at least one.")
     seen: Counter[str] = Counter()
     named = []
-    for example in found:
+    for example in limited:
         seen[example.name] += 1
-        again = seen[example.name]
-        named.append(example if again == 1 else example._replace(name=f"{example.name}#{again}"))
+        count = seen[example.name]
+        named.append(example if count == 1 else example._replace(name=f"{example.name}#{count}"))
     return named
 
 
@@ -91,14 +91,14 @@ def _official(file: Path, evidence: str | Path | None) -> Iterator[Example]:
         entries = json.loads(file.read_text(encoding="utf-8"))["Data"]
     except (KeyError, TypeError, ValueError) as error:
         raise ConfigError(
-            f"{_WHERE}: {file} is no file of TriviaQA ({error!r}). Expected JSON with a list named "
+            f"{_WHERE}: {file} is not a TriviaQA file ({error!r}). Expected JSON with a list named "
             "Data, or a file of JSON lines whose name ends in .jsonl."
         ) from error
     folder = _evidence_folder(file, evidence)
     for entry in entries:
         try:
             answer = entry["Answer"]
-            # The official evaluation takes answers that people gave, too.
+            # The official evaluation also accepts the answers that people gave.
             more = answer.get("HumanAnswers", [])
             answers = tuple(dict.fromkeys([answer["Value"], *answer["Aliases"], *more]))
             name, question = entry["QuestionId"], entry["Question"]

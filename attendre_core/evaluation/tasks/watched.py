@@ -1,4 +1,4 @@
-"""Inputs read side by side through a memory that is watched, and what a memory weighs."""
+"""Streams that measure what their memories do, and the bytes that a memory keeps."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ __all__ = ["WatchedStream", "memory_bytes"]
 
 
 class WatchedStream:
-    """A stream for several inputs, and what its memories did with them.
+    """A stream over several inputs, with diagnostics of its memories.
 
     Parameters
     ----------
     model
-        Its own memory does not matter.
+        The model; its own memory setting is ignored.
     memory
-        What it reads with.
+        The memories to read with.
     lengths
         Tokens of each input.
 
     Attributes
     ----------
     stream
-        The stream of the model with that memory, to be fed.
+        The stream of the model with that memory; the caller feeds it.
     """
 
     def __init__(self, model: Model, memory: MemoryConfig, lengths: Sequence[int]) -> None:
@@ -39,20 +39,20 @@ class WatchedStream:
 
     @property
     def admitted(self) -> NDArray[np.float64]:
-        """(inputs,): of the new entries that met a full memory, the share that got in."""
+        """(inputs,): the share of new entries that a full memory admitted."""
         shares = [report.admitted_share for report in self.stream.reports()]
         return np.asarray(np.mean(shares, axis=0), dtype=np.float64)
 
     @property
     def present(self) -> NDArray[np.float64]:
-        """(inputs,): the share of a chunk's own entries that its queries found."""
+        """(inputs,): the share of their own chunk's entries that queries found."""
         return self._presence.shares
 
 
 def memory_bytes(model: Model, system: System, length: int) -> int:
-    """Return the bytes kept per input: keys and values, and queries that wait.
+    """Return the bytes kept per input: the memories of all layers, and waiting queries.
 
-    A system that evicts nothing keeps the keys and values of ``length`` tokens.
+    For full attention, these are the keys and values of ``length`` tokens.
     """
     memory = system.memory
     part, number = model.reading_part, 2 if "16" in model.dtype else 4

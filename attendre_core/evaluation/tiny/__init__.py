@@ -1,1 +1,1 @@
-"""Two tiny models, trained here on short inputs without any memory, and how they are made."""
+"""Two tiny models that ship with the package, and the code that trained them on short inputs."""

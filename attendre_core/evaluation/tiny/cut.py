@@ -1,4 +1,4 @@
-"""A part of a model cut between two layers, to see what passes between them."""
+"""Run successive layers of a model on their own, so that training can use a layer's output."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ __all__ = ["Layers", "layers_of"]
 
 @dataclass(frozen=True)
 class Layers(Part):
-    """Some successive layers of a part, a part themselves.
+    """Successive layers of a part, as a part of their own.
 
-    The parameters are those of the whole part. Layers that do not start at the bottom read
-    ``params["input"]`` instead of tokens; layers that do not end at the top return their output as
-    it is, without the final norm.
+    The parameters come from `layer_params`. Layers that do not start at the bottom read
+    ``params["input"]`` instead of tokens; layers that do not end at the top return their output
+    without the final norm.
 
     Attributes
     ----------
     whole
-        The part.
+        The part that the layers belong to.
     start
-        Its first layer here.
+        Number of the first layer in the whole part.
     """
 
     whole: Part
@@ -42,11 +42,11 @@ class Layers(Part):
         return self.whole.scale
 
     def window(self, layer: int) -> int | None:
-        """Return the window of a layer, counted from the first here."""
+        """Return the window of a layer, counted from ``start``."""
         return self.whole.window(self.start + layer)
 
     def encoding(self, layer: int) -> Encoding:
-        """Return the position scheme of a layer, counted from the first here."""
+        """Return the position scheme of a layer, counted from ``start``."""
         return self.whole.encoding(self.start + layer)
 
     def encoding_params(self, params: Params) -> Any:
@@ -54,7 +54,7 @@ class Layers(Part):
         return self.whole.encoding_params(params)
 
     def embed(self, params: Params, tokens: Array, position: Array) -> Array:
-        """Return the embedding, or the output of the layers below."""
+        """Return the embeddings of the tokens, or the output of the layers below."""
         if self.start:
             return params["input"]
         return self.whole.embed(params, tokens, position)
@@ -70,12 +70,12 @@ class Layers(Part):
         return self.whole.finish(params, attended, carry, cross)
 
     def final(self, params: Params, x: Array) -> Array:
-        """Normalise at the top of the part."""
+        """Apply the final norm if these are the top layers."""
         return self.whole.final(params, x) if self.start + self.layers == self.whole.layers else x
 
 
 def layers_of(part: Part, start: int, stop: int) -> Layers:
-    """Cut the layers from ``start`` to before ``stop`` out of a part."""
+    """Return the layers ``start`` to ``stop - 1`` of a part."""
     return Layers(
         layers=stop - start,
         dim=part.dim,
@@ -90,5 +90,5 @@ def layers_of(part: Part, start: int, stop: int) -> Layers:
 
 
 def layer_params(params: Params, start: int, stop: int, below: Array | None = None) -> Params:
-    """Return the parameters that such layers need."""
+    """Return the parameters of `layers_of`; ``below`` is the output of the layers below."""
     return {**params, "layers": params["layers"][start:stop], "input": below}

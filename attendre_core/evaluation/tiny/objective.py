@@ -1,8 +1,8 @@
-"""What is learned: the answer, and at first two hints for the first layer.
+"""The training objective: the answer and, at first, two auxiliary targets for the first layer.
 
-Training depends on the hints. In the first layer a value must find its key, and every token of the
-context the question; only then can the second layer find the value that is asked for. Two
-auxiliary heads ask the first layer for just that.
+Training depends on the auxiliary targets. In the first layer every value has to find its key, and
+every token of the context the question; only then can the second layer find the value asked for.
+Two auxiliary heads train the first layer to do that.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from attendre_core.zoo.full_attention import full_pass
 
 __all__ = ["Batch", "answer_logits", "draw_batch", "nested", "objective", "parameter_shapes"]
 
-#: One model learns all of them.
+#: A model learns all of these tasks.
 _TASKS = (LookAhead("repeat"), PastOnly("repeat"), LookAhead("single"), PastOnly("single"))
 
 Flat = dict[str, Array]
 
 
 class Batch(NamedTuple):
-    """Inputs of one length and what is to be learned from them, one-hot and float32.
+    """Inputs of equal length and their targets, one-hot and float32.
 
     Attributes
     ----------
@@ -37,9 +37,9 @@ class Batch(NamedTuple):
     answer
         (rows, vocabulary).
     owner
-        (rows, length, keys): the key of each value, zeros elsewhere.
+        (rows, length, keys): the key of each value; zeros at all other tokens.
     question
-        (rows, length, keys): the asked key, for each token of the context.
+        (rows, length, keys): the key asked for, at each token of the context.
     """
 
     tokens: Any
@@ -50,7 +50,7 @@ class Batch(NamedTuple):
 
 
 def draw_batch(rng: np.random.Generator, rows: int, length: int, vocabulary: int) -> Batch:
-    """Draw documents of all tasks, in turn."""
+    """Sample documents of all tasks, in turn."""
     documents = [_TASKS[i % len(_TASKS)].document(rng, length) for i in range(rows)]
     owner = np.zeros((rows, length, len(KEYS)), dtype=np.float32)
     question = np.zeros((rows, length, len(KEYS)), dtype=np.float32)
@@ -64,7 +64,7 @@ def draw_batch(rng: np.random.Generator, rows: int, length: int, vocabulary: int
 
 
 def parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every tensor by its name in a checkpoint, shared ones once."""
+    """Return the shape of every tensor by its name in a checkpoint; shared tensors occur once."""
     shapes: dict[str, tuple[int, ...]] = {}
 
     def note(tensor: Tensor) -> None:
@@ -75,33 +75,33 @@ def parameter_shapes(architecture: Architecture) -> dict[str, tuple[int, ...]]:
 
 
 def nested(architecture: Architecture, flat: Flat) -> Any:
-    """Arrange tensors by name as the architecture's functions expect them."""
+    """Arrange named tensors as the functions of the architecture expect them."""
     return tree_map(lambda tensor: flat[tensor.name], architecture.parameters())
 
 
 def answer_logits(
     architecture: Architecture, flat: Flat, tokens: Array, valid: Array, library: str
 ) -> tuple[Array, Array]:
-    """Read whole inputs of one length by full attention in both directions.
+    """Read inputs of equal length with full attention in both directions.
 
     Returns
     -------
     logits
-        (rows, vocabulary), of the answer.
+        (rows, vocabulary): logits of the answer.
     first
         (rows, length, dim): the output of the first layer.
     """
     xp = backend_of(tokens).xp
     params = nested(architecture, flat)
     if isinstance(architecture, EncoderDecoder):
-        part, own = architecture.encoder, params["encoder"]
+        part, part_params = architecture.encoder, params["encoder"]
     else:
-        part, own = cast(Part, architecture), params
+        part, part_params = cast(Part, architecture), params
     first = None
     for start, stop in ((0, 1), (1, part.layers)):
         hidden, _ = full_pass(
-            layers_of(part, start, stop), layer_params(own, start, stop, first), tokens, valid,
-            causal=False, library=library,
+            layers_of(part, start, stop), layer_params(part_params, start, stop, first), tokens,
+            valid, causal=False, library=library,
         )  # fmt: skip
         first = hidden if first is None else first
     if isinstance(architecture, EncoderDecoder):
@@ -122,14 +122,14 @@ def objective(
     weight: Array,
     library: str,
 ) -> tuple[Array, Array]:
-    """Return what is to be minimised, and how many answers are right.
+    """Return the loss to minimise, and how many answers are right.
 
     Parameters
     ----------
     hints
-        Weights of the auxiliary heads ``"owner"`` and ``"question"``, (dim, keys).
+        Matrices of the auxiliary heads ``"owner"`` and ``"question"``, (dim, keys).
     weight
-        Of the auxiliary heads, against the answer.
+        Weight of the auxiliary losses; that of the answer is 1.
     """
     xp = backend_of(batch.tokens).xp
     logits, first = answer_logits(architecture, flat, batch.tokens, batch.valid, library)
@@ -143,7 +143,7 @@ def objective(
 
 
 def _cross_entropy(logits: Array, target: Array) -> Array:
-    """Mean over the places that have a target, one-hot."""
+    """Return the mean over the positions that have a (one-hot) target."""
     xp = backend_of(logits).xp
     top = xp.max(logits, axis=-1, keepdims=True)
     total = xp.log(xp.sum(xp.exp(logits - top), axis=-1, keepdims=True)) + top

@@ -19,7 +19,7 @@ class Moments(NamedTuple):
 
 
 def no_moments(arrays: dict[str, Array]) -> Moments:
-    """Return the moments before the first step: zeros."""
+    """Return the moments before the first step, which are zeros."""
     zeros = {name: array * 0.0 for name, array in arrays.items()}
     return Moments(zeros, dict(zeros))
 
@@ -39,13 +39,13 @@ def adamw(
     Parameters
     ----------
     step
-        1, 2, ...
+        Number of the step, from 1.
     rate
         Learning rate of this step.
     decay
-        Weight decay; only matrices decay.
+        Weight decay of arrays with at least two axes; vectors do not decay.
     most
-        Gradients whose common length is greater are scaled down to it.
+        Largest norm of all gradients together; larger gradients are scaled down to it.
 
     Examples
     --------
@@ -56,10 +56,9 @@ def adamw(
     >>> new["w"].round(6).tolist()
     [0.9]
     """
-    some = next(iter(gradients.values()))
-    xp = backend_of(some).xp
-    length = xp.sqrt(sum(xp.sum(g * g) for g in gradients.values()))
-    shrink = most / xp.maximum(length, xp.full_like(length, most))
+    xp = backend_of(next(iter(gradients.values()))).xp
+    norm = xp.sqrt(sum(xp.sum(g * g) for g in gradients.values()))
+    shrink = most / xp.maximum(norm, xp.full_like(norm, most))
     after, means, squares = {}, {}, {}
     for name, array in arrays.items():
         gradient = gradients[name] * shrink

@@ -1,4 +1,4 @@
-"""How the tiny models are made: their sizes, and the recipe of their training."""
+"""The configurations of the tiny models, and the recipe of their training."""
 
 from __future__ import annotations
 
@@ -68,19 +68,19 @@ def architecture(name: str) -> Architecture:
 
 @dataclass(frozen=True)
 class Recipe:
-    """Numbers of a training run.
+    """Hyperparameters of a training run.
 
     Attributes
     ----------
     steps, rate, warmup, decay
-        AdamW: its steps, highest learning rate, steps until it is reached, weight decay.
+        AdamW: number of steps, peak learning rate, steps until it is reached, weight decay.
     tokens
-        Of one step: rows times length.
+        Tokens per step: rows times length, at most.
     growth
         Share of the steps after which inputs of the full length occur.
     fade
-        Share of the steps after which the auxiliary heads count no more. They decide: without
-        them training stays at chance for very long.
+        Share of the steps after which the auxiliary heads have no weight. They are essential:
+        without them, training stays at chance level for very long.
     """
 
     steps: int = 3600
@@ -92,14 +92,14 @@ class Recipe:
     fade: float = 0.8
 
     def rate_at(self, step: int) -> float:
-        """Return the learning rate: a linear rise, then half a cosine."""
+        """Return the learning rate of a step: a linear rise, then a cosine decay to 2 %."""
         if step < self.warmup:
             return self.rate * (step + 1) / self.warmup
         done = (step - self.warmup) / max(self.steps - self.warmup, 1)
         return self.rate * (0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * done)))
 
     def auxiliary_at(self, step: int) -> float:
-        """Return the weight of the auxiliary heads: from 1 down to 0."""
+        """Return the weight of the auxiliary heads in a step; it falls linearly from 1 to 0."""
         return max(0.0, 1.0 - step / (self.fade * self.steps))
 
     def longest_at(self, step: int) -> int:

@@ -1,4 +1,4 @@
-"""The tiny models that ship with the package: found, verified, and loaded with NumPy alone."""
+"""Load the tiny models that ship with the package; their checksums are verified."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _HERE = Path(__file__).parent
 
 
 def manifest(folder: Path = _HERE) -> dict[str, Any]:
-    """Return the facts about the shipped models: hash, recipe, seed, accuracy.
+    """Return the manifest of the shipped models: hash, recipe, seed, accuracy and more.
 
     Examples
     --------
@@ -41,7 +41,7 @@ def load_tiny(
     *,
     folder: Path = _HERE,
 ) -> Model:
-    """Load a model that ships with the package; NumPy is enough.
+    """Load a model that ships with the package; this needs only NumPy.
 
     Parameters
     ----------
@@ -51,14 +51,14 @@ def load_tiny(
     memory, backend
         As in `attendre_core.load`, which loads the same folders.
     folder
-        Where models and manifest are, if not in the package.
+        The folder of the models and their manifest; by default that of the package.
 
     Examples
     --------
     >>> load_tiny("prefix-lm").causal
     False
     """
-    own = architecture(name)
+    tiny = architecture(name)
     file = folder / name / "model.safetensors"
     wanted = manifest(folder)["models"][name]["sha256"]
     try:
@@ -70,19 +70,19 @@ def load_tiny(
             f"{file}: has the SHA-256 {given[:16]}..., expected {wanted[:16]}... as the manifest "
             "says. Install the package again."
         )
-    found = look_up(backend)
-    params, _ = load_parameters(_Verified(file), own, found, "float32", progress=False)
+    library = look_up(backend)
+    params, _ = load_parameters(_Verified(file), tiny, library, "float32", progress=False)
     return Model(
-        own,
+        tiny,
         params,
         memory=memory,
-        library=found.name,
-        attention="prefix" if own.kind == "decoder" else None,
+        library=library.name,
+        attention="prefix" if tiny.kind == "decoder" else None,
     )
 
 
 class _Verified:
-    """A checkpoint whose hash was compared, so that its header can be trusted."""
+    """A checkpoint whose hash has been verified, so that its header can be trusted."""
 
     def __init__(self, file: Path) -> None:
         self.where = str(file)
@@ -91,9 +91,9 @@ class _Verified:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor; None if there is no such tensor."""
-        found = self._tensors.get(name)
-        return None if found is None else tuple(found.array.shape)
+        tensor = self._tensors.get(name)
+        return None if tensor is None else tuple(tensor.array.shape)
 
     def read(self, name: str) -> Stored:
-        """Return a tensor, mapped."""
+        """Return a memory-mapped tensor."""
         return self._tensors[name]

@@ -1,7 +1,7 @@
-"""Train the tiny models again: ``python -m attendre_core.evaluation.tiny.train --out FOLDER``.
+"""Train the tiny models: ``python -m attendre_core.evaluation.tiny.train --out FOLDER``.
 
-The same seed gives the same batches and the same initial parameters everywhere; the result is
-bit-equal only on the same machine with the same library.
+A seed gives the same batches and the same initial parameters everywhere; results are bit-equal
+only on the same machine with the same versions.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from attendre_core.evaluation.tiny.training import FRAMEWORKS, train
 
 __all__ = ["main"]
 
-#: Documents for the accuracy in the manifest: not those of any evaluation.
+#: Documents for the accuracy in the manifest; no evaluation uses this seed by default.
 _CHECK_SEED, _CHECK_COUNT = 987_654, 400
 _EVERY = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Train, write, measure."""
+    """Train the models, write their checkpoints, measure their accuracy, write the manifest."""
     arguments = _parser().parse_args(argv)
     folder = Path(arguments.out)
     folder.mkdir(parents=True, exist_ok=True)
@@ -65,21 +65,29 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     parser = Parser(prog="python -m attendre_core.evaluation.tiny.train", description=__doc__)
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where they are written")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder for the models")
     parser.add_argument(
-        "--models", nargs="+", choices=MODELS, default=MODELS, metavar="NAME", help="which (all)"
+        "--models", nargs="+", choices=MODELS, default=MODELS, metavar="NAME",
+        help=f"models to train: {', '.join(MODELS)} (all)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--framework",
+        choices=tuple(FRAMEWORKS),
+        default="torch",
+        help="framework to train with (torch)",
     )
-    parser.add_argument("--framework", choices=tuple(FRAMEWORKS), default="torch")
-    parser.add_argument("--seed", type=whole_number(0), default=0)
-    parser.add_argument("--steps", type=whole_number(1), help="fewer, to try it (the recipe's)")
+    parser.add_argument(
+        "--seed", type=whole_number(0), default=0, help="seed of parameters and batches (0)"
+    )
+    parser.add_argument(
+        "--steps", type=whole_number(1),
+        help=f"training steps; few are enough to try it out ({Recipe().steps})",
+    )  # fmt: skip
     return parser
 
 
 def write(folder: Path, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Write a checkpoint that `attendre_core.load` reads; returns its size and hash.
-
-    Half precision is enough for these models, and half as much to carry around.
-    """
+    """Write a checkpoint for `attendre_core.load`, in half precision; return facts about it."""
     try:
         from safetensors.numpy import save_file
     except ModuleNotFoundError as error:
@@ -100,15 +108,15 @@ def write(folder: Path, name: str, arrays: dict[str, Any]) -> dict[str, Any]:
 
 
 def short_context_accuracy(name: str, folder: Path) -> dict[str, float]:
-    """Measure full attention, without any memory, on inputs as long as in training."""
+    """Measure the accuracy of full attention on inputs of up to the training length."""
     model = load_tiny(name, folder=folder)
-    found = {}
+    accuracy = {}
     for task_name, task in SYNTHETIC.items():
         for answers in ("repeat", "single"):
             documents = list(task(answers).documents(_CHECK_SEED, _CHECK_COUNT, chunks=(3, 8)))
             outcome = measure(model, documents, system("full", 16))
-            found[f"{task_name}, {answers}"] = round(float(outcome.right.mean()), 4)
-    return found
+            accuracy[f"{task_name}, {answers}"] = round(float(outcome.right.mean()), 4)
+    return accuracy
 
 
 def _write_manifest(folder: Path, models: dict[str, Any]) -> None:
@@ -117,7 +125,7 @@ def _write_manifest(folder: Path, models: dict[str, Any]) -> None:
 
 
 class _Log:
-    """Print a line every hundred steps."""
+    """Print the mean loss and accuracy every `_EVERY` steps."""
 
     def __init__(self, name: str) -> None:
         self.name, self.start = name, time.perf_counter()

@@ -1,4 +1,4 @@
-"""Train a tiny model with PyTorch or JAX, on the functions with which the zoo runs it."""
+"""Train a tiny model with PyTorch or JAX, through the same functions that the zoo runs it with."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, P
 
 __all__ = ["FRAMEWORKS", "initial_parameters", "train"]
 
-#: Called with the step, its loss and the share of right answers since the last call.
+#: Called after each step with its number, its loss and its share of right answers.
 OnStep = Callable[[int, float, float], None]
 _EMBEDDING = 0.5
 
@@ -32,7 +32,9 @@ _EMBEDDING = 0.5
 def initial_parameters(
     architecture: Architecture, rng: np.random.Generator
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Draw parameters: norms 1, biases of positions 0, the rest normal by the width of its input.
+    """Return initial parameters: norms 1, position biases 0, all others normal.
+
+    Embeddings have the standard deviation 0.5, matrices one that fits the width of their input.
 
     Examples
     --------
@@ -53,7 +55,7 @@ def initial_parameters(
         else:
             array = noise * shape[1] ** -0.5
             if name.endswith("Attention.q.weight"):
-                # T5 does not scale its logits.
+                # T5 does not scale its logits by the width of a head.
                 array = array * (shape[0] // 4) ** -0.5
         arrays[name] = array.astype(np.float32)
     return arrays
@@ -67,12 +69,14 @@ def train(
     framework: str,
     on_step: OnStep,
 ) -> dict[str, np.ndarray[Any, Any]]:
-    """Train from the first draw on; the same seed gives the same batches on either framework.
+    """Train a model from scratch; a seed gives the same batches with both frameworks.
 
     Parameters
     ----------
     framework
         ``"torch"`` or ``"jax"``.
+    on_step
+        Called after each step with its number, its loss and its share of right answers.
 
     Returns
     -------
@@ -81,7 +85,7 @@ def train(
     """
     if framework not in FRAMEWORKS:
         raise ConfigError(f"train: framework is {framework!r}, expected {' or '.join(FRAMEWORKS)}.")
-    found = backend(framework)
+    library = backend(framework)
     part: Any = architecture
     reading: Part = part.encoder if isinstance(architecture, EncoderDecoder) else part
     rng = np.random.default_rng(seed)
@@ -90,18 +94,18 @@ def train(
         name: (rng.standard_normal((reading.dim, len(KEYS))) * 0.02).astype(np.float32)
         for name in ("owner", "question")
     }
-    flat = {name: found.from_numpy(array) for name, array in (arrays | hints).items()}
+    flat = {name: library.from_numpy(array) for name, array in (arrays | hints).items()}
     moments = no_moments(flat)
     advance = FRAMEWORKS[framework](architecture, recipe)
     for step in range(recipe.steps):
         length = 16 * int(rng.integers(2, recipe.longest_at(step) // 16 + 1))
         rows = recipe.tokens // length
         drawn = draw_batch(rng, rows, length, reading.vocabulary)
-        batch = Batch(*(found.from_numpy(array) for array in drawn))
+        batch = Batch(*(library.from_numpy(array) for array in drawn))
         numbers = (float(step + 1), recipe.rate_at(step), recipe.auxiliary_at(step))
         flat, moments, loss, right = advance(flat, moments, batch, numbers)
         on_step(step, float(loss), float(right) / rows)
-    return {name: np.array(found.to_numpy(flat[name])) for name in arrays}
+    return {name: np.array(library.to_numpy(flat[name])) for name in arrays}
 
 
 def _loss(
@@ -145,7 +149,7 @@ def _with_jax(architecture: Architecture, recipe: Recipe) -> Callable[..., Any]:
     return compiled
 
 
-#: How each framework takes one step.
+#: Makes the function that runs one training step, by framework.
 FRAMEWORKS: dict[str, Callable[[Architecture, Recipe], Callable[..., Any]]] = {
     "torch": _with_torch,
     "jax": _with_jax,

@@ -1,4 +1,4 @@
-"""Seeing a memory: what it held at each step, what the last query found, on paper and in a page."""
+"""Record and show what memories hold at each step, and what the last query attends to."""
 
 from attendre_core.evaluation.tracing.record import Attended, LayerTrace, PolicyTrace, TextTrace
 from attendre_core.evaluation.tracing.running import trace_text

@@ -1,4 +1,4 @@
-"""A survival map in as many rows and columns as there is room for."""
+"""A survival map reduced to a given number of rows and columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["coarse_map", "steps_of_rows"]
 
 
 def steps_of_rows(steps: int, rows: int) -> NDArray[np.int64]:
-    """Return the step that each row shows: the last one of its share.
+    """Return the step that each row of a map shows: the last one of the steps it stands for.
 
     Examples
     --------
@@ -32,13 +32,12 @@ def steps_of_rows(steps: int, rows: int) -> NDArray[np.int64]:
 def coarse_map(layer: LayerTrace, rows: int, columns: int) -> NDArray[np.float32]:
     """Return the share of each state among the tokens of a column, (states, rows, columns).
 
-    Made from differences along the steps, so it takes the memory of the picture and not that of
-    the whole map.
+    It is computed from changes between steps, so the full map of steps and tokens is never made.
 
     Parameters
     ----------
     rows, columns
-        At most as many as there are steps and tokens.
+        Size of the map, reduced to the number of steps and tokens if there are fewer.
 
     Examples
     --------

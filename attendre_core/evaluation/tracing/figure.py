@@ -1,4 +1,4 @@
-"""A trace as a picture: survival maps of all policies, and what the last query attended to."""
+"""Draw a trace: survival maps of all policies, and what the last query attended to."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from attendre_core.evaluation.tracing.record import HELD, STATES, LayerTrace, Te
 
 __all__ = ["figure_of", "write_png"]
 
-#: Colours of the states, those of the page.
+#: Colours of the states, the same as on the page.
 _PALETTE = ("#ffffff", "#0072b2", "#e3ded4", "#e8a33d")
 _WEIGHT, _INK, _LINE = "#00805e", "#1c1b19", "#d9d6cf"
-#: Most layers side by side, and the finest map.
+#: Maximum number of layers side by side, and of rows and columns of a map.
 _LAYERS, _ROWS, _COLUMNS = 3, 400, 1600
 
 
@@ -27,7 +27,7 @@ def write_png(trace: TextTrace, path: str | Path) -> None:
     """Draw a trace into a PNG file; needs the package matplotlib."""
     figure = figure_of(trace)
     with warnings.catch_warnings():
-        # A next word may be in a script that the font does not have; it is drawn as boxes.
+        # A next word may be in a script that the font lacks; it is drawn as boxes.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         figure.savefig(path, format="png", dpi=140, facecolor="white")
 
@@ -35,14 +35,13 @@ def write_png(trace: TextTrace, path: str | Path) -> None:
 def figure_of(trace: TextTrace, figure: Any = None) -> Any:
     """Return a ``matplotlib.figure.Figure``: a row per policy, a column per layer.
 
-    Of many layers the first, the middle and the last are drawn. Below each map is the attention
-    of the last query, the mean over its heads.
+    If there are more than three layers, the first, the middle and the last are drawn. Below each
+    map is the attention of the last query, averaged over its heads.
 
     Parameters
     ----------
     figure
-        An empty figure to draw into, such as ``plt.figure()``; None makes one that no window
-        shows.
+        An empty figure to draw into, such as ``plt.figure()``; None makes one without a window.
     """
     try:
         matplotlib = importlib.import_module("matplotlib.figure")
@@ -87,7 +86,7 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
 
 
 def _chosen_layers(count: int) -> list[int]:
-    """Return the first, the middle and the last, or all if they are few.
+    """Return the first, the middle and the last layer, or all if there are at most three.
 
     Examples
     --------
@@ -111,7 +110,7 @@ def _draw_map(axes: Any, layer: LayerTrace) -> None:
 
 
 def _colours(share: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Mix the colours of the states, (rows, columns, 3), so that few survivors are visible."""
+    """Mix the colours of the states, (rows, columns, 3); even a few survivors stay visible."""
     parts = share.copy()
     parts[HELD] = np.sqrt(share[HELD])
     rest = np.where(share[HELD] < 1, (1 - parts[HELD]) / np.maximum(1 - share[HELD], 1e-6), 0)

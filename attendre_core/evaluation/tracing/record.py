@@ -1,8 +1,8 @@
-"""What a trace consists of: for each position when it arrived and when it left.
+"""The records of a trace: when each position arrived in a memory, when it left, and why.
 
-An entry that left never returns. So two numbers per position describe a whole map of steps and
-positions, and the record of a layer takes 9 bytes per token, however many steps there were; the map
-itself is made on demand.
+An entry that left never returns, so two step numbers and a reason per position describe the whole
+map of steps and positions. The record of a layer takes 9 bytes per token, however many steps there
+are; the map is made on demand.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
     "TextTrace",
 ]
 
-#: The state of a position at a step: numbers in the maps, and words.
+#: The states of a position at a step, as numbers in maps and as words.
 AHEAD, HELD, EVICTED, REFUSED = range(4)
 STATES = ("not read yet", "in memory", "evicted", "refused")
 _REFUSED = REASONS.index("refused")
@@ -40,11 +40,11 @@ class Attended(NamedTuple):
     Attributes
     ----------
     step
-        When it attended; with a Q memory, later than its key arrived.
+        The step in which it attended; with a Q memory, after the step in which its key arrived.
     position
-        int32, (entries,): increasing; what the query could see.
+        int32, (entries,): positions that any head retrieved, increasing.
     weight
-        float32, (heads, entries): each head sums to 1, or to 0 if there was nothing to see.
+        float32, (heads, entries): the weights of a head sum to 1, or to 0 if it saw no entries.
     """
 
     step: int
@@ -60,26 +60,26 @@ class Attended(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LayerTrace:
-    """The lives of all positions in one layer.
+    """When each position arrived in the memory of one layer, and when it left.
 
     Attributes
     ----------
     layer
-        Its number, from 0 at the input.
+        Number of the layer, from 0 at the input.
     size
         M of its memory.
     born
         int32, (tokens,): the step in which the position arrived at the memory.
     gone
-        int32, (tokens,): the step in which it left: for a refused one the step of its arrival (the
-        next one with ``present="visible"``); -1 while it is there. With eviction per head, when
-        the last head evicted it.
+        int32, (tokens,): the step in which it left, or -1 if it is still there. A refused
+        position leaves in the step of its arrival (in the next one with ``present="visible"``).
+        With eviction per head, the step in which the last head evicted it.
     reason
-        int8, (tokens,): why, an index into `attendre_core.layer.REASONS`.
+        int8, (tokens,): why it left, an index into `attendre_core.layer.REASONS`.
     steps
         Number of steps.
     attended
-        What the last token attended to; None if nothing in this layer.
+        What the last token attended to; None if it did not reach this layer.
     """
 
     layer: int
@@ -103,11 +103,11 @@ class LayerTrace:
         return state
 
     def map(self) -> NDArray[np.int8]:
-        """Return the survival map, (steps, tokens): a byte per pair, so mind long inputs."""
+        """Return the survival map, (steps, tokens); it takes a byte per pair of step and token."""
         return np.stack([self.at(step) for step in range(self.steps)])
 
     def counts(self) -> dict[str, int]:
-        """Return how many positions are in memory at the end, were evicted, were refused."""
+        """Return how many positions are in memory at the end, evicted, and refused."""
         last = self.at(self.steps - 1)
         return {
             name: int((last == state).sum())
@@ -117,18 +117,18 @@ class LayerTrace:
 
 @dataclass(frozen=True, eq=False)
 class PolicyTrace:
-    """One memory over the text.
+    """The trace of one memory.
 
     Attributes
     ----------
     name
-        Of the policy, as the user calls it.
+        Name of the memory, as shown.
     memory
-        Its sizes and policies.
+        Its settings.
     layers
-        From the input upwards; those that were asked for.
+        The recorded layers, from the input upwards.
     steps
-        Steps of reading, and of releasing the queries that waited.
+        Number of steps, including those that release waiting queries at the end.
     next_words
         The likeliest next words with their probabilities; empty for an encoder.
     """
@@ -142,16 +142,16 @@ class PolicyTrace:
 
 @dataclass(frozen=True, eq=False)
 class TextTrace:
-    """Memories side by side over the same text.
+    """The traces of several memories over the same text.
 
     Attributes
     ----------
     title
-        What was read with which model.
+        What was read, and by which model.
     words
-        The text of each token; joined, they are the text.
+        The text of each token; joined, they are the whole text.
     policies
-        One trace for each memory.
+        One trace per memory.
     """
 
     title: str

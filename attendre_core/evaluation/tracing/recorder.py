@@ -1,4 +1,4 @@
-"""An observer of a stream: who enters, who goes, what the last query finds."""
+"""An observer that records which entries arrive and leave, and what the last query attends to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Notes the lives of the positions of one row, 9 bytes per layer and token.
+    """Records when the positions of one row arrive and leave, in 9 bytes per layer and token.
 
     It is an `attendre_core.layer.Observer`: ``model.stream(observer=recorder)``.
 
@@ -29,7 +29,7 @@ class Recorder:
     length
         Tokens of the text.
     layers
-        Which layers to note.
+        Numbers of the layers to record.
     """
 
     traces = True
@@ -38,23 +38,23 @@ class Recorder:
         self.length = length
         self.step = -1
         self._lives = {number: _Lives(length) for number in layers}
-        self._below = np.inf
+        self._previous = np.inf
 
     def reads(self, number: int, layer: AttendreLayer, block: Block, flow: Flow) -> None:
-        """Count the steps, and remember the query of the last token when it comes to a layer.
+        """Count the steps, and keep the query of the last token when it arrives at a layer.
 
         A pass through the stack is a step. At the end of the input the waiting queries of a layer
-        are let out and go through the layers above it, so a pass need not begin at the lowest
-        layer.
+        are released and go through the layers above it, so a pass may begin at any layer: a new
+        one begins when the number of the layer does not increase.
         """
-        if number <= self._below:
+        if number <= self._previous:
             self.step += 1
-        self._below = number
-        place = self._last_in(number, flow)
-        if place is not None:
+        self._previous = number
+        index = self._last_in(number, flow)
+        if index is not None:
             query = block.project(flow.x, flow.position)[0]
             self._lives[number].query = tuple(
-                array[:1, place : place + 1, ...] for array in (query, flow.position, flow.valid)
+                array[:1, index : index + 1, ...] for array in (query, flow.position, flow.valid)
             )
 
     def attended(
@@ -66,9 +66,9 @@ class Recorder:
         flow: Flow,
         trace: StepTrace | None,
     ) -> None:
-        """Note what a layer took in and let go, and what the query of the last token met.
+        """Record what a layer inserted and evicted, and what the last token's query attended to.
 
-        The keys are those that it met: attending changes the scores and nothing else.
+        The state is the one after attending, which changes scores but no keys.
         """
         if number not in self._lives:
             return
@@ -82,7 +82,7 @@ class Recorder:
             lives.attended = _attended(self.step, layer, state.kv, query, position, valid, params)
 
     def layer_traces(self) -> tuple[LayerTrace, ...]:
-        """Return what was noted."""
+        """Return the records of all layers."""
         return tuple(
             LayerTrace(
                 number, lives.size, lives.born, lives.gone, lives.reason, self.step + 1,
@@ -92,17 +92,17 @@ class Recorder:
         )  # fmt: skip
 
     def _last_in(self, number: int, flow: Flow) -> int | None:
-        """Return the place of the last token in a chunk; None where it is not."""
+        """Return the index of the last token in a chunk; None if it is not in it."""
         if number not in self._lives:
             return None
         to_numpy = backend_of(flow.position).to_numpy
         last = np.asarray(to_numpy(flow.position))[0] == self.length - 1
-        found = np.flatnonzero(last & np.asarray(to_numpy(flow.valid))[0])
-        return int(found[0]) if found.size else None
+        indices = np.flatnonzero(last & np.asarray(to_numpy(flow.valid))[0])
+        return int(indices[0]) if indices.size else None
 
 
 class _Lives:
-    """When each position of a layer came and went."""
+    """When each position arrived in a layer's memory and left it."""
 
     def __init__(self, length: int) -> None:
         self.born = np.full(length, np.iinfo(np.int32).max, dtype=np.int32)
@@ -111,8 +111,8 @@ class _Lives:
         self.size = 0
         self.query: tuple[Array, ...] = ()
         self.attended: Attended | None = None
-        #: Heads that let a position go, with eviction per head.
-        self._without: NDArray[np.int32] | None = None
+        #: With eviction per head: the number of heads that evicted each position.
+        self._evicted_by: NDArray[np.int32] | None = None
 
     def note(self, step: int, trace: StepTrace) -> None:
         inserted, evicted, reason = (
@@ -122,10 +122,10 @@ class _Lives:
         self.born[inserted[inserted >= 0]] = step
         left = evicted >= 0
         if evicted.ndim == 2:
-            if self._without is None:
-                self._without = np.zeros(self.born.size, dtype=np.int32)
-            np.add.at(self._without, evicted[left], 1)
-            left &= self._without[evicted] == len(evicted)
+            if self._evicted_by is None:
+                self._evicted_by = np.zeros(self.born.size, dtype=np.int32)
+            np.add.at(self._evicted_by, evicted[left], 1)
+            left &= self._evicted_by[evicted] == len(evicted)
         self.gone[evicted[left]] = step
         self.reason[evicted[left]] = reason[left]
 
@@ -139,18 +139,18 @@ def _attended(
     valid: Array,
     params: Any,
 ) -> Attended:
-    # In NumPy: one query is not worth compiling for.
+    # Computed with NumPy: compiling for a single query is not worth it.
     kv, query, position, valid, params = tree_map(_in_numpy, (kv, query, position, valid, params))
-    _, found = layer.kv_memory.retrieve(
+    _, retrieved = layer.kv_memory.retrieve(
         kv, query, position, valid, layer.top_k, causal=layer.causal, encoding=layer.encoding,
         encoding_params=params,
     )  # fmt: skip
-    place, seen = found.position[0, 0], found.valid[0, 0]
-    logits = np.where(seen, found.similarity[0, 0].astype(np.float64), -np.inf)
+    place, seen = retrieved.position[0, 0], retrieved.valid[0, 0]
+    logits = np.where(seen, retrieved.similarity[0, 0].astype(np.float64), -np.inf)
     top = logits.max(axis=-1, keepdims=True, initial=-1e30)
     weights = np.where(seen, np.exp(logits - top), 0.0)
     weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-30)
-    # Heads list entries in their own order, the best first.
+    # Each head lists its entries in its own order, best first.
     union = np.unique(place[seen])
     dense = np.zeros((len(place), union.size), dtype=np.float32)
     head, slot = np.nonzero(seen)
@@ -159,8 +159,8 @@ def _attended(
 
 
 def _in_numpy(array: Array) -> NDArray[Any]:
-    """Copy to NumPy; half precision, of which NumPy has not all kinds, becomes float32."""
-    found = backend_of(array)
-    if found.xp.isdtype(array.dtype, "real floating"):
-        array = found.xp.astype(array, found.xp.float32)
-    return np.array(found.to_numpy(array))
+    """Copy to NumPy; floating-point arrays become float32, because NumPy has no bfloat16."""
+    library = backend_of(array)
+    if library.xp.isdtype(array.dtype, "real floating"):
+        array = library.xp.astype(array, library.xp.float32)
+    return np.array(library.to_numpy(array))

@@ -1,4 +1,4 @@
-"""Read one text with several memories, and record each of them."""
+"""Read one text with several memories and record each of them."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from attendre_core.zoo.stream import Stream
 
 __all__ = ["trace_text"]
 
-#: Likeliest next words that are kept.
+#: Number of likeliest next words to keep.
 _NEXT = 3
-#: Tokens that are read between two reports of progress.
+#: Tokens read between two reports of progress.
 _PIECE = 256
 
 
@@ -38,19 +38,19 @@ def trace_text(
     Parameters
     ----------
     model
-        Its own memory does not matter.
+        The model; its own memory setting is ignored.
     tokens
-        The text.
+        Token ids of the text.
     memories
-        By the names under which they are shown.
+        Memories by the names to show for them.
     layers
-        Numbers of the layers to record; None = all.
+        Numbers of the layers to record; None records all.
     naming
-        What is shown for tokens; None asks the model's tokenizer.
+        Returns the text to show for each token; None uses the model's tokenizer.
     title
-        Of the trace.
+        Title of the trace.
     on_read
-        Called with a number of tokens that were read, for a progress bar.
+        Called with the number of tokens just read, for a progress bar.
 
     Examples
     --------
@@ -89,7 +89,7 @@ def trace_text(
                 on_read(len(ids[start : start + _PIECE]))
         stream.finish()
         layers_seen, steps = recorder.layer_traces(), recorder.step + 1
-        # What comes after the text is asked last: it is no step of reading.
+        # Predicting the next word comes last, because it is not a step of reading.
         traces.append(
             PolicyTrace(name, memory, layers_seen, steps, _next_words(model, stream, shown))
         )
@@ -97,7 +97,7 @@ def trace_text(
 
 
 def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str, float], ...]:
-    """Return the likeliest next words; an encoder has none."""
+    """Return the likeliest next words with their probabilities; none for an encoder."""
     if model.architecture.kind == "encoder":
         return ()
     logits = np.asarray(model.backend.to_numpy(stream.next_logits()), dtype=np.float64)[0]

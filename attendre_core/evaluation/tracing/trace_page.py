@@ -1,8 +1,8 @@
-"""A trace as one HTML file to explore: it works from disk and loads nothing from anywhere.
+"""A trace as a single HTML file to explore, which works from disk and loads nothing else.
 
-The traced text may be anything, so it is never markup: it is embedded as JSON without any character
-that has a meaning in HTML, and becomes text nodes. Only the script and the style of this package
-run, identified by their hashes.
+The traced text may be anything, so it never becomes markup: it is embedded as JSON without the
+characters that are special in HTML, and shown as text nodes. The content security policy allows
+only this package's script and style, identified by their hashes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _ONE = 65535
 
 
 def page_of(trace: TextTrace) -> str:
-    """Return the page.
+    """Return the page as HTML.
 
     Examples
     --------
@@ -39,7 +39,7 @@ def page_of(trace: TextTrace) -> str:
     True
     """
     style = _part("page.css")
-    # One scope for all parts, so that none of their names becomes global.
+    # All scripts share one block scope, so that none of their names becomes global.
     body = "\n".join(_part(name).replace('"use strict";\n', "") for name in _SCRIPTS)
     script = f'"use strict";\n{{\n{body}}}\n'
     security = (
@@ -53,12 +53,12 @@ def page_of(trace: TextTrace) -> str:
         "script": script,
         "data": _as_script_data(page_data(trace)),
     }
-    # In one pass: what is filled in is not searched again.
+    # One pass: placeholders inside the filled-in text are not replaced.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: filled[match[1]], _part("page.html"))
 
 
 def page_data(trace: TextTrace) -> dict[str, Any]:
-    """Return what the page shows: when each token arrived and left, packed, equal arrays once."""
+    """Return the data of the page; arrays are packed, and equal ones are stored once."""
     packed: dict[tuple[int, str], int] = {}
     policies = [_policy_data(policy, packed) for policy in trace.policies]
     return {
@@ -91,19 +91,20 @@ def _layer_data(layer: LayerTrace, packed: dict[tuple[int, str], int]) -> dict[s
         "reason": _packed(layer.reason, packed),
         "attention": None,
     }
-    found = layer.attended
-    if found is not None:
+    attended = layer.attended
+    if attended is not None:
+        weight = np.rint(attended.weight * _ONE).astype(np.int32)
         data["attention"] = {
-            "step": found.step,
-            "heads": len(found.weight),
-            "position": _packed(found.position, packed),
-            "weight": _packed(np.rint(found.weight * _ONE).astype(np.int32), packed, wide=True),
+            "step": attended.step,
+            "heads": len(attended.weight),
+            "position": _packed(attended.position, packed),
+            "weight": _packed(weight, packed, wide=True),
         }
     return data
 
 
 def _packed(array: NDArray[Any], packed: dict[tuple[int, str], int], wide: bool = False) -> int:
-    """Put an array of whole numbers in as few bytes as they need; return its number."""
+    """Pack an array of whole numbers into the fewest bytes per number; return its index."""
     most = _ONE if wide else int(array.max(initial=0))
     width = 1 if most < 2**8 else 2 if most < 2**16 else 4
     text = base64.b64encode(array.astype(f"<u{width}").tobytes()).decode("ascii")
@@ -111,7 +112,7 @@ def _packed(array: NDArray[Any], packed: dict[tuple[int, str], int], wide: bool 
 
 
 def _as_script_data(data: dict[str, Any]) -> str:
-    """Write JSON that cannot end the element it is in, whatever the text says."""
+    """Write JSON that cannot close the script element that contains it, whatever the text."""
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     for letter in "<>&":
         text = text.replace(letter, f"\\u{ord(letter):04x}")

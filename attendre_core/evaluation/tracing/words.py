@@ -1,4 +1,4 @@
-"""Tokens as pieces of text which, joined, are the text."""
+"""Split a text into the pieces that its tokens stand for."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 __all__ = ["Naming", "pieces_of"]
 
-#: Turns token ids into what is shown for each of them.
+#: Returns the text to show for each token id.
 Naming = Callable[[Sequence[int]], list[str]]
 
 _BROKEN = "\N{REPLACEMENT CHARACTER}"
@@ -15,11 +15,11 @@ _LONGEST = 4
 
 
 def pieces_of(decode: Callable[[list[int]], str], tokens: Sequence[int]) -> list[str]:
-    """Return the piece of the text that each token added.
+    """Return the piece of text that each token adds; joined, they are the whole text.
 
-    A token is decoded together with those before it, because by itself it may lose its space or
-    be half a character. Tokens without text, such as the one that begins a text, have an empty
-    piece; if several tokens form one character, the last one has it.
+    A token is decoded together with the tokens before it, because on its own it may lose its
+    space or be half a character. Tokens without text, such as a begin token, have an empty piece;
+    if several tokens form one character, the last one gets it.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def pieces_of(decode: Callable[[list[int]], str], tokens: Sequence[int]) -> list
     ['a', '', '\N{LATIN SMALL LETTER E WITH ACUTE}', 'b']
     """
     ids, pieces = list(tokens), []
-    start = done = 0  # decoded from ``start`` on; up to ``done`` it has been given out
+    start = done = 0  # decode from ``start``; the text of ids[:done] is already in ``pieces``
     for i in range(len(ids)):
         before = decode(ids[start:done])
         now = decode(ids[start : i + 1])

@@ -107,7 +107,7 @@ def test_a_kill_repeats_and_loses_nothing(tmp_path):
         (["--baseline", "AS"], "baseline 'AS' is not measured"),
         (["--policies", "MT", "--baseline", "LFA-1"], "is not measured; there are MT, LFA-0+c=0."),
         (["--model", "nowhere"], "nowhere"),
-        (["--chunk", "8"], "holds results of something else: chunk 16, now 8"),
+        (["--chunk", "8"], "holds results with other settings: chunk 16, now 8"),
         (["--seed", "5"], "seed 0, now 5"),
         (["--skip", "5"], "--skip does not apply to this task. It uses --limit, --reading"),
     ],

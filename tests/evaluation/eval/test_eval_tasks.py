@@ -226,7 +226,7 @@ def test_the_synthetic_tasks_are_those_of_the_demo():
 
 
 def test_other_models_cannot_do_the_synthetic_tasks(decoder):
-    with pytest.raises(ConfigError, match="has 256 tokens, the task 80"):
+    with pytest.raises(ConfigError, match="has 256 tokens, that of the task 80"):
         LookAhead().items(decoder)
 
 

@@ -144,7 +144,7 @@ def test_json_lines(tmp_path):
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.json", "[]", "no file of TriviaQA"),
+        ("a.json", "[]", "is not a TriviaQA file"),
         ("a.json", '{"Data": [{"Question": "?"}]}', "has no 'Answer'"),
         ("a.jsonl", '{"question": "?"}', "line 1 of .*answers"),
         ("a.jsonl", "not json", "line 1"),
