@@ -1,4 +1,4 @@
-"""Where autocast reaches: linear maps, but neither logits nor scores."""
+"""Apply autocast to linear maps, but not to logits and scores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["with_autocast_of", "without_autocast", "working_dtype"]
 
 
 def working_dtype(weight: Tensor) -> torch.dtype:
-    """Return the dtype in which linear maps compute: that of autocast, or of the parameters."""
+    """Return the dtype of linear maps: that of autocast if it is on, else of the parameters."""
     kind = weight.device.type
     autocast = torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)
     if autocast and weight.dtype != torch.float64:
@@ -24,7 +24,7 @@ def working_dtype(weight: Tensor) -> torch.dtype:
 
 
 def without_autocast(like: Tensor) -> Any:
-    """Turn autocast off: it would make logits and scores in half precision."""
+    """Turn autocast off, which would compute logits and scores in half precision."""
     kind = like.device.type
     if not torch.amp.is_autocast_available(kind):
         return nullcontext()
@@ -32,7 +32,7 @@ def without_autocast(like: Tensor) -> Any:
 
 
 def with_autocast_of(like: Tensor) -> Callable[[], Any]:
-    """Return a way back to the autocast in force now, from inside of `without_autocast`."""
+    """Return a context that restores the current autocast inside `without_autocast`."""
     kind = like.device.type
     if not (torch.amp.is_autocast_available(kind) and torch.is_autocast_enabled(kind)):
         return nullcontext

@@ -1,4 +1,4 @@
-"""What PyTorch users do with a state: cut its graph, move it, copy it.
+"""Detach states, copy them out of inference mode, and make them known to PyTorch.
 
 A state is nested tuples of tensors, as `init_state` or the last call returned it.
 """
@@ -21,12 +21,12 @@ State = TypeVar("State")
 
 
 def make_known(*kinds: type) -> None:
-    """Let PyTorch read and write named tuples: ``torch.load``, ``torch.export.save``.
+    """Let ``torch.load`` and ``torch.export.save`` handle these named tuples.
 
-    They hold tensors and nothing else, so that a file with them needs no trust.
+    They contain only tensors, so loading them is safe.
     """
     torch.serialization.add_safe_globals(list(kinds))
-    # PyTorch's own message names this function, which has no public name yet.
+    # PyTorch's error message recommends this function, although it is private.
     register: Any = getattr(torch.utils._pytree, "_register_namedtuple", None)
     if register is not None:
         for kind in kinds:
@@ -37,9 +37,9 @@ make_known(LayerState, KeyValueState, DataOnlyState)
 
 
 def detach(state: State) -> State:
-    """Cut a state off from the graph that made it: truncated back-propagation.
+    """Detach a state from its graph, for truncated back-propagation.
 
-    Gradients of what is read later stop here. The numbers are shared, not copied.
+    Gradients of what is read later stop here. The values are shared, not copied.
 
     Examples
     --------
@@ -52,10 +52,10 @@ def detach(state: State) -> State:
 
 
 def writable(state: State) -> State:
-    """Return a state that may be used here: what inference mode made is copied outside of it.
+    """Return a state that can be used here; outside inference mode, copy its tensors.
 
-    PyTorch neither records gradients through tensors of inference mode nor writes into them
-    elsewhere.
+    Outside inference mode, PyTorch neither records gradients through inference tensors nor writes
+    into them.
     """
     if torch.compiler.is_compiling() or torch.is_inference_mode_enabled():
         return state

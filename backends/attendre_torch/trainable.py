@@ -1,4 +1,4 @@
-"""Models of the zoo as ``nn.Module``: parameters that optimisers see, training over chunks."""
+"""Models of the zoo as ``nn.Module``, to be trained chunk by chunk."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ from attendre_torch.weights import Weights
 
 __all__ = ["Segment", "TrainableModel"]
 
-#: Output (batch, n, C), its places in the input, and which of them are real, (batch, n).
+#: Output (batch, n, C), its places in the input, and which of them are valid, (batch, n).
 Piece = tuple[Tensor, Tensor, Tensor]
 
 
 class Segment(NamedTuple):
-    """What `TrainableModel.segments` yields: outputs whose graph ends where the segment begins.
+    """What `TrainableModel.segments` yields: outputs whose graph starts with the segment.
 
     Attributes
     ----------
     output
-        (batch, n, vocabulary): next-token logits; of an encoder (batch, n, dim).
+        (batch, n, vocabulary): next-token logits; for an encoder, hidden states (batch, n, dim).
     place
         int64, (batch, n): the place of each output in the input.
     valid
-        Boolean, (batch, n): which of them are real.
+        Boolean, (batch, n): which of them are valid.
     """
 
     output: Tensor
@@ -56,15 +56,15 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         From ``attendre_core.load(..., backend="torch")`` or `from_transformers`. Its parameters
         are shared, not copied: training changes them.
     checkpoint
-        Compute each layer's step again in the backward pass instead of keeping what it computed.
+        Recompute each layer's step in the backward pass instead of storing its activations.
 
     Attributes
     ----------
     memory
-        What it reads through, chunk by chunk; None is full attention. It is the model's at
-        first, and may be set at any time.
+        The memories, read chunk by chunk; None is full attention. Initially the model's own; may
+        be set at any time.
     weights
-        The parameters under the names that the architecture gives them.
+        The parameters, named as in the architecture.
     """
 
     def __init__(self, model: Model, *, checkpoint: bool = False) -> None:
@@ -80,11 +80,11 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         self.weights = Weights(model.params)
 
     def extra_repr(self) -> str:
-        """Say what it is and what it remembers."""
+        """Describe the architecture and the memory."""
         return f"{type(self._model.architecture).__name__}, memory={self.memory}"
 
     def model(self) -> Model:
-        """Return the model for inference: the parameters as they are now, shared."""
+        """Return a model for inference that shares the current parameters."""
         old = self._model
         return Model(
             old.architecture,
@@ -108,7 +108,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         decoder_valid: Tensor | None = None,
         detach_every: int | None = None,
     ) -> Tensor:
-        """Return next-token logits, (batch, length, vocabulary); hidden states of an encoder.
+        """Return next-token logits, (batch, length, vocabulary); for an encoder, hidden states.
 
         Parameters
         ----------
@@ -117,10 +117,10 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         valid
             Boolean, (batch, length): False = padding, which changes nothing.
         decoder_tokens, decoder_valid
-            For an encoder-decoder, what the decoder reads, its start token included.
+            For an encoder-decoder, the decoder's input, including its start token.
         detach_every
-            Cut the graph after so many chunks; None never does. `segments` also frees the graph
-            in between.
+            Detach the states after every so many chunks; None never does. `segments` also frees
+            the graph in between.
         """
         hidden, valid = self._hidden(tokens, valid, detach_every)
         architecture, params = self._model.architecture, self.weights.tree()
@@ -147,11 +147,11 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
     def segments(
         self, tokens: Tensor, valid: Tensor | None = None, *, detach_every: int = 1
     ) -> Iterator[Segment]:
-        """Read chunk by chunk and hand out what came out after every ``detach_every`` chunks.
+        """Read chunk by chunk and yield the outputs of every ``detach_every`` chunks.
 
-        Call ``backward`` on a loss of each segment before asking for the next: then only one
-        segment is held, however long the input. Gradients do not flow from one into another.
-        With a Q memory outputs come late: ``place`` says where they belong.
+        Call ``backward`` on a loss of each segment before requesting the next: then only one
+        segment is in memory, however long the input. Gradients do not flow between segments.
+        With a Q memory, outputs come late: ``place`` says where they belong.
         """
         if self._model.architecture.kind == "encoder-decoder":
             raise ConfigError(
@@ -205,7 +205,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
     def _pieces(
         self, tokens: Tensor, valid: Tensor, detach_every: int | None
     ) -> Iterator[list[Piece]]:
-        """Read through the memories; hand out hidden states before each cut and at the end."""
+        """Read through the memories; yield hidden states before each detach and at the end."""
         memory, part = self.memory, self._model.reading_part
         if memory is None:
             raise ConfigError(
@@ -260,7 +260,7 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
 
 
 def _flags(tokens: Tensor, valid: Tensor | None) -> Tensor:
-    """Check tokens and return which of them are real."""
+    """Check tokens and return which of them are valid."""
     if tokens.ndim != 2 or tokens.is_floating_point():
         raise DTypeError(
             f"TrainableModel: tokens has shape {tuple(tokens.shape)} and dtype "
@@ -277,7 +277,7 @@ def _flags(tokens: Tensor, valid: Tensor | None) -> Tensor:
 
 
 def _detached(tree: Any) -> Any:
-    """Detach nested tensors; one that stands in several places stays one."""
+    """Detach nested tensors; a tensor that occurs several times stays one."""
     seen: dict[int, Tensor] = {}
 
     def leaf(tensor: Tensor) -> Tensor:

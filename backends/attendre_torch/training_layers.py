@@ -1,4 +1,4 @@
-"""How a layer of a model runs in training: recomputed on request, exact under autocast."""
+"""Run a model's layer in training: recomputed on request, exact under autocast."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ __all__ = ["run_layer", "run_layer_again"]
 
 
 class _Autocast:
-    """A block that computes under the autocast in force when it was made.
+    """A block that computes under the autocast that was on when it was created.
 
-    Its queries, keys and values come in the dtype of the memory, which is exact.
+    Its queries, keys and values are converted to the dtype of the memory.
     """
 
     def __init__(self, block: Block, like: Tensor) -> None:
@@ -48,14 +48,14 @@ def run_layer(
     *arrays: Any,
     **settings: Any,
 ) -> Any:
-    """Run a layer for `Stack` so that autocast reaches its block, but neither logits nor scores."""
+    """Run a layer of a `Stack` with autocast in its block, but not for logits and scores."""
     exact = _Autocast(block, state.kv.key)
     with without_autocast(state.kv.key):
         return function(layer, exact, state, *arrays, **settings)
 
 
 def run_layer_again(function: Callable[..., Any], *arguments: Any, **settings: Any) -> Any:
-    """Do what `run_layer` does, and compute a step again in the backward pass."""
+    """Like `run_layer`, but recompute a step in the backward pass."""
     if function is not step_block or not torch.is_grad_enabled():
         return run_layer(function, *arguments, **settings)
     return recomputed(run_layer, function, *arguments, use_reentrant=False)
