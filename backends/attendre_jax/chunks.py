@@ -1,4 +1,4 @@
-"""Whole inputs as stacked chunks, the shape in which `jax.lax.scan` wants them, and back."""
+"""Cut whole inputs into stacked chunks, as `jax.lax.scan` expects them, and join them again."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def split_chunks(tree: Any, length: int) -> Any:
     Parameters
     ----------
     tree
-        Nested arrays; a `Chunk` of a whole input, say. None stays None.
+        Nested arrays, e.g. a `Chunk` of a whole input. None stays None.
     length
-        S. What is missing in the last chunk is filled with zeros, which is False for flags: give
-        ``valid`` unless the time is a multiple of it.
+        S. The last chunk is padded with zeros (False for flags): pass ``valid`` unless the time
+        is a multiple of S.
 
     Examples
     --------
@@ -44,7 +44,7 @@ def split_chunks(tree: Any, length: int) -> Any:
 
 
 def joined_chunks(tree: Any) -> Any:
-    """Put (chunks, batch, length, ...) arrays together to (batch, time, ...).
+    """Join (chunks, batch, length, ...) arrays to (batch, time, ...).
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Equal layers of a model in one scan, so that compiling takes as long for fifty as for one.
+"""Run equal layers of a model in one scan, so that compiling fifty takes as long as one.
 
-Neighbouring layers with the same specification and the same shapes of parameters form a *run*.
-Parameters and states of a run have its layers on a new first axis.
+Adjacent layers with the same settings and the same shapes of parameters form a *run*. The
+parameters and states of a run are stacked on a new first axis.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ class Run(NamedTuple):
 
     @property
     def alone(self) -> bool:
-        """Whether it is a single layer, which has no axis for layers."""
+        """Whether it is a single layer, which is not stacked."""
         return self.stop - self.start == 1
 
 
 def runs_of(kinds: Sequence[Any], params: Params, *, scan: bool) -> list[Run]:
-    """Group neighbouring layers of one kind; without ``scan`` each stays alone.
+    """Group adjacent layers of the same kind; without ``scan``, each is a run of its own.
 
     Parameters
     ----------
     kinds
-        What a layer must share with its neighbours, for each layer: a specification.
+        Per layer, what it must have in common with others in a run, e.g. its `AttendreLayer`.
     """
 
     def shared(number: int) -> Any:
@@ -86,7 +86,7 @@ def through_runs(
     states: Sequence[Any],
     flow: Flow,
 ) -> tuple[list[Any], Flow]:
-    """Send a chunk through all layers over their memories."""
+    """Send a chunk through all layers."""
     after = []
     for run, own, state in zip(runs, params, states, strict=True):
         state, flow = _through(part, run, own, state, flow, None)
@@ -97,7 +97,7 @@ def through_runs(
 def _through(
     part: Part, run: Run, params: Params, state: Any, flow: Flow, below: Array | None
 ) -> tuple[Any, Flow]:
-    """Send a chunk through the layers of one run, those up to number ``below`` left out."""
+    """Send a chunk through the layers of one run, skipping those up to number ``below``."""
 
     def step(state: Any, params: Params, flow: Flow) -> tuple[Any, Flow]:
         state, flow, _ = step_block(run.kind, ModelBlock(part, params), state, flow)
@@ -130,19 +130,19 @@ def drained_runs(
     states: Sequence[Any],
     length: int | None,
 ) -> tuple[list[Any], list[Flow]]:
-    """Let everything that waits come out, from the input upwards.
+    """Let all waiting queries out, from the input upwards.
 
     Parameters
     ----------
     length
-        Positions at a time; None is all of a layer at once.
+        Positions at a time; None = all of a layer at once.
 
     Returns
     -------
     states
-        With empty Q memories.
+        The states, with empty Q memories.
     flows
-        In order, (batch, n, ...).
+        The outputs in order, (batch, n, ...).
     """
     states, flows = list(states), []
     for number, run in enumerate(runs):
@@ -161,7 +161,7 @@ def drained_runs(
             pieces: int = pieces,
             rest: Any = rest,
         ) -> tuple[Any, list[Any], list[Flow]]:
-            """Empty one layer of the run and send what comes out through those above it."""
+            """Empty one layer of the run and send its outputs through those above it."""
             own, state = params[number], mine
             if layer is not None:
                 own, state = jax.tree.map(lambda leaf: leaf[layer], (own, mine))

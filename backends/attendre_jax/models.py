@@ -41,22 +41,22 @@ __all__ = ["ModelFunctions"]
 class ModelFunctions:
     """What a zoo model computes, as pure functions of nested parameters.
 
-    Hashable and without arrays: a static argument, or a closure.
+    Hashable and without arrays: usable as a static argument or in a closure.
 
     Parameters
     ----------
     architecture
-        Of the zoo.
+        An architecture of the zoo.
     memory
         Memories of fixed size, read chunk by chunk in a scan; None is full attention.
     attention
-        ``"causal"``, ``"prefix"`` (both directions) or None: what the model was made for.
+        ``"causal"``, ``"prefix"`` (both directions) or None, the architecture's own.
     remat
-        Compute layers, or chunks, again in the backward pass instead of keeping what they made.
+        Recompute layers, or chunks, in the backward pass instead of storing activations.
     truncate
-        Gradients reach back over at most so many chunks; None never cuts.
+        Gradients reach back over at most this many chunks; None never detaches.
     scan_layers
-        Run equal neighbouring layers in one scan: compiling takes as long as for one of them.
+        Run equal adjacent layers in one scan: compiling takes as long as for one of them.
     far
         Inputs may be longer than the model was trained on, so distances are clamped (see
         `MemoryConfig.positions`); None decides by the length of each call.
@@ -86,7 +86,7 @@ class ModelFunctions:
 
     @classmethod
     def of(cls, model: Model, **options: Any) -> ModelFunctions:
-        """Return the functions of a loaded model; options replace what it says itself."""
+        """Return the functions of a loaded model; options override its own."""
         own = {"memory": model.memory, "attention": model.attention}
         return cls(model.architecture, **{**own, **options})
 
@@ -108,10 +108,9 @@ class ModelFunctions:
         tokens
             int32, (batch, length).
         valid
-            Boolean, (batch, length): rows are filled up behind their end. None = all real.
+            Boolean, (batch, length): False = padding. None = all valid.
         decoder_tokens
-            int32, (batch, any): what the decoder of an encoder-decoder is given, its start
-            token first.
+            int32, (batch, any): the input of an encoder-decoder's decoder, start token first.
         """
         hidden = self.hidden(params, tokens, valid)
         if not isinstance(self.architecture, EncoderDecoder):
@@ -146,10 +145,10 @@ class ModelFunctions:
     def read(
         self, params: Params, state: Any, tokens: Array, valid: Array | None = None
     ) -> tuple[Any, Hidden]:
-        """Read on from a state; what comes out is late by the sum of all N.
+        """Continue reading from a state; outputs are late by the sum of all N.
 
-        Gradients stop at ``state`` unless it is differentiated, too: call it on one piece of a
-        long input after another for truncated back-propagation in constant memory.
+        Gradients stop at ``state`` unless it is differentiated too: for truncated
+        back-propagation in constant memory, call it on one piece of a long input after another.
 
         Parameters
         ----------
@@ -169,7 +168,7 @@ class ModelFunctions:
         return state, Hidden(part.final(own, flow.x), flow.position, flow.valid)
 
     def finish(self, params: Params, state: Any) -> tuple[Any, Hidden]:
-        """Let everything that waits come out, in order."""
+        """Let all waiting queries out, in order."""
         part, own = self._reading(params)
         runs = self._memory_runs(part, own, 0)
         state, flows = self._drained(part, own, runs, state)
@@ -194,7 +193,7 @@ class ModelFunctions:
         return cast(Part, self.architecture), params
 
     def _attended_to(self, valid: Array) -> Array:
-        """Leave the decoder the last O outputs of each row, as the encoder-output memory does."""
+        """Mark the last O outputs of each row, as a FIFO encoder-output memory would keep them."""
         if self.memory is None:
             return valid
         number = jnp.cumsum(valid, axis=1)
