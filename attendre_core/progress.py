@@ -1,4 +1,4 @@
-"""A progress bar for long-running work, by tqdm if it is installed."""
+"""A progress bar for long work: on a terminal, with tqdm if it is installed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, TextIO
 
 __all__ = ["progress_bar"]
 
-#: Seconds between visible updates.
+#: Seconds between two updates that are shown.
 _PAUSE = 0.2
 
 
 class _Silent:
-    """A bar that shows nothing."""
+    """A bar that nobody sees."""
 
     def update(self, count: int = 1) -> None:
-        """Do nothing."""
+        """Say nothing."""
 
     def close(self) -> None:
-        """Do nothing."""
+        """Say nothing."""
 
 
 class _Plain:
-    """A line with a counter and the estimated time left."""
+    """A line that counts, and guesses how long it still takes."""
 
     def __init__(self, total: int, label: str, unit: str, out: TextIO) -> None:
         self.total, self.label, self.unit, self.out = total, label, unit, out
@@ -32,7 +32,7 @@ class _Plain:
         self.width = 0
 
     def update(self, count: int = 1) -> None:
-        """Increase the counter; rewrite the line from time to time."""
+        """Count on; the line is written anew now and then."""
         self.done += count
         now = time.monotonic()
         if now - self.shown < _PAUSE and self.done < self.total:
@@ -44,7 +44,7 @@ class _Plain:
         self._write(line)
 
     def close(self) -> None:
-        """Clear the line."""
+        """Wipe the line out."""
         self._write("")
         self.out.write("\r")
         self.out.flush()
@@ -61,7 +61,7 @@ def progress_bar(total: int, label: str, unit: str, show: bool | None = None) ->
     Parameters
     ----------
     show
-        True always shows it, False never; None shows it if stderr is a terminal.
+        True always shows it, False never; None shows it where stderr is a terminal.
 
     Examples
     --------
