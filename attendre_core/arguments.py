@@ -1,4 +1,4 @@
-"""Argument parsers with short errors and checked numbers, for commands and scripts."""
+"""An argument parser with one-line errors, and a checked integer type, for commands and scripts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ __all__ = ["Parser", "whole_number"]
 
 
 class Parser(argparse.ArgumentParser):
-    """An argument parser that keeps line breaks in the help and errors to one line."""
+    """An argument parser that keeps line breaks in its help and prints errors on one line."""
 
     def __init__(self, **options: Any) -> None:
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
@@ -18,12 +18,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(**options)
 
     def error(self, message: str) -> NoReturn:
-        """Print one line that says what was wrong and where help is; exit with code 2."""
+        """Print what was wrong and how to get help, on one line, and exit with code 2."""
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def whole_number(least: int) -> Callable[[str], int]:
-    """Return an argument type: a whole number, ``least`` or more."""
+    """Return an argument type that accepts whole numbers from ``least`` on."""
 
     def parse(text: str) -> int:
         try:
@@ -32,7 +32,7 @@ def whole_number(least: int) -> Callable[[str], int]:
             number = least - 1
         if number < least:
             raise argparse.ArgumentTypeError(
-                f"{text!r} is not possible; give a whole number, {least} or more"
+                f"invalid value: {text!r} (expected a whole number, {least} or more)"
             )
         return number
 

@@ -1,4 +1,4 @@
-"""A progress bar for long work: on a terminal, with tqdm if it is installed."""
+"""A progress bar for long runs, drawn by tqdm if it is installed."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, TextIO
 
 __all__ = ["progress_bar"]
 
-#: Seconds between two updates that are shown.
+#: Minimum number of seconds between two redraws.
 _PAUSE = 0.2
 
 
 class _Silent:
-    """A bar that nobody sees."""
+    """A bar that prints nothing."""
 
     def update(self, count: int = 1) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Say nothing."""
+        """Do nothing."""
 
 
 class _Plain:
-    """A line that counts, and guesses how long it still takes."""
+    """A one-line counter with an estimate of the remaining time, used without tqdm."""
 
     def __init__(self, total: int, label: str, unit: str, out: TextIO) -> None:
         self.total, self.label, self.unit, self.out = total, label, unit, out
@@ -32,7 +32,7 @@ class _Plain:
         self.width = 0
 
     def update(self, count: int = 1) -> None:
-        """Count on; the line is written anew now and then."""
+        """Add ``count``; the line is redrawn at most every `_PAUSE` seconds."""
         self.done += count
         now = time.monotonic()
         if now - self.shown < _PAUSE and self.done < self.total:
@@ -44,7 +44,7 @@ class _Plain:
         self._write(line)
 
     def close(self) -> None:
-        """Wipe the line out."""
+        """Erase the line."""
         self._write("")
         self.out.write("\r")
         self.out.flush()
@@ -56,12 +56,16 @@ class _Plain:
 
 
 def progress_bar(total: int, label: str, unit: str, show: bool | None = None) -> Any:
-    """Return a bar on stderr with ``update(count)`` and ``close()``.
+    """Return a progress bar on stderr, with ``update(count)`` and ``close()``.
 
     Parameters
     ----------
+    total
+        The count at which the work is done.
+    label, unit
+        Shown before and after the count, as in ``"reading"`` and ``" tokens"``.
     show
-        True always shows it, False never; None shows it where stderr is a terminal.
+        True always shows the bar, False never does; None shows it if stderr is a terminal.
 
     Examples
     --------

@@ -11,11 +11,11 @@ import pytest
 
 @pytest.fixture(scope="session")
 def byte_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Folder of a Llama with random weights, 12 thin layers, and a tokenizer: a byte per token."""
+    """Folder of a Llama with random weights and a tokenizer: two layers, a byte per token."""
     tokenizers = pytest.importorskip("tokenizers")
     save_file = pytest.importorskip("safetensors.numpy").save_file
     folder = tmp_path_factory.mktemp("byte-llama")
-    layers, dim, kv, hidden, vocabulary = 12, 32, 16, 48, 256
+    layers, dim, kv, hidden, vocabulary = 2, 32, 16, 48, 256
     config = {
         "model_type": "llama", "hidden_size": dim, "intermediate_size": hidden,
         "num_hidden_layers": layers, "num_attention_heads": 4, "num_key_value_heads": 2,

@@ -156,16 +156,16 @@ def test_a_policy_of_ones_own(own_policy: str, capsys: pytest.CaptureFixture[str
     [
         (["demo", "--policies", "MT,NONE"], "'NONE' is not known"),
         (["demo", "--policies", "MT:64"], "'MT:64' says M or N"),
-        (["demo", "--policies", "MT+wait=4"], "they are those of the columns"),
+        (["demo", "--policies", "MT+wait=4"], "they are the columns of the table"),
         (["eval", "--policies", "NONE"], "'NONE' is not known"),
-        (["eval", "--policies", "MT+softmax"], "+softmax means nothing to FIFO"),
+        (["eval", "--policies", "MT+softmax"], "+softmax does not apply to FIFO"),
         (
             ["eval", "--policies", "full+softmax"],
             "the control 'full' has neither options nor a size",
         ),
         (["eval", "--size", "few"], "the size is 'few'"),
         (["eval", "--policies", "no_such:Policy"], "there is no module no_such"),
-        (["eval", "--policies", "MT", "--baseline", "LRU"], "the baseline 'LRU' was not measured"),
+        (["eval", "--policies", "MT", "--baseline", "LRU"], "the baseline 'LRU' is not measured"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -252,7 +252,7 @@ def test_spellings(text, name):
 )
 def test_spellings_for_a_table_of_several_sizes(text, name):
     if name is None:
-        with pytest.raises(at.ConfigError, match="means nothing to FIFO"):
+        with pytest.raises(at.ConfigError, match="does not apply to FIFO"):
             canonical(text)
         return
     assert canonical(text, others=["full"]) == name
@@ -334,14 +334,14 @@ def test_a_policy_by_its_module():
     [
         ("no_such:Mine:8", "there is no module no_such. It has to be importable"),
         ("own_policies.sub:Mine:8", "there is no module own_policies.sub"),
-        ("own_policies:mine:8", "has no mine. Check the spelling; capitals matter here"),
+        ("own_policies:mine:8", "has no mine. Check the spelling; case matters here"),
         ("own_policies:NoPolicy:8", "expected a subclass of at.Policy"),
         ("own_policies:at:8", "expected a subclass of at.Policy"),
         ("own_policies:Needs:8", r"Needs\(\) failed with TypeError.*needs a default"),
         ("own_policies:Fails:8", r"Fails\(\) failed with RuntimeError: no disk"),
         ("broken_policies:Mine:8", "importing broken_policies failed with ZeroDivisionError"),
         ("lacking_policies:Mine:8", "failed with ModuleNotFoundError.*no_such_module_at_all"),
-        ("own_policies:Mine+hold:8", r"\+hold means nothing to Mine, which has no 'hold'"),
+        ("own_policies:Mine+hold:8", r"\+hold does not apply to Mine, which has no 'hold'"),
         ("own_policies:Mine", "the size is missing, expected 'own_policies:Mine:1024'"),
         ("own-policies:Mine:8", "'own-policies:Mine' is not known"),
     ],
@@ -376,8 +376,8 @@ def test_unknown_names_are_told_with_the_known_ones(name):
         ("MT:64MiB", r"depends on the model. Use at.load\(path, memory='MT:64MiB'\)"),
         ("MT+dance:8", "the option 'dance' is not known. Options are softmax, logits"),
         ("MT+:8", "the option '' is not known"),
-        ("LRA-sum+c:8", r"the option 'c' is not known; it is written \+c=NUMBER"),
-        ("MT+visible=1:8", r"the option 'visible=1' is not known; it is written \+visible"),
+        ("LRA-sum+c:8", r"the option 'c' is not known; write \+c=NUMBER"),
+        ("MT+visible=1:8", r"the option 'visible=1' is not known; write \+visible"),
         ("LRA-sum+c=low:8", r"c is 'low', expected a finite number, as in \+c=NUMBER"),
         ("LRA-sum+c=nan:8", "c is 'nan', expected a finite number"),
         ("LRA-sum+quota=2:8", "quota is '2', expected a share from 0 to 1"),
@@ -388,10 +388,10 @@ def test_unknown_names_are_told_with_the_known_ones(name):
         ("LRA-sum+softmax+clip:8", r"\+softmax and \+clip set the same thing"),
         ("LRA-sum+c=0+c=0:8", r"\+c=0 and \+c=0 set the same thing"),
         ("LRA-sum+c=0+quota=1:8", r"\+c=0 and \+quota=1 set the same thing"),
-        ("MT+softmax:8", r"\+softmax means nothing to FIFO, which has no 'score'; LRA, LFA do"),
-        ("LRU+hold:8", r"\+hold means nothing to LRU"),
-        ("AS+c=0:8", r"\+c=0 means nothing to AttentionSink"),
-        ("LRA-sum+seed=1:8", r"\+seed=1 means nothing to LRA"),
+        ("MT+softmax:8", r"\+softmax does not apply to FIFO, which has no 'score'; LRA, LFA do"),
+        ("LRU+hold:8", r"\+hold does not apply to LRU"),
+        ("AS+c=0:8", r"\+c=0 does not apply to AttentionSink"),
+        ("LRA-sum+seed=1:8", r"\+seed=1 does not apply to LRA"),
         ("LRA-sum+wait=8:8", "expected q_size < kv_size.*'attendre' uses.*'attendre-causal'"),
         ("MT+k=9:8", "top_k is 9, but the memory has 8 slots"),
         ("AS:2", "4 sinks and 0 protected recent entries do not fit into size 2"),
@@ -421,13 +421,13 @@ def test_any_text_is_a_name_or_told(text, start):
 @pytest.mark.parametrize(
     ("text", "arguments", "message"),
     [
-        ("MT:8", {"kv_size": 9}, "the name says :8, but kv_size=9 is given, too"),
+        ("MT:8", {"kv_size": 9}, "the name says :8, but kv_size=9 is also given"),
         ("MT+wait=2:8", {"q_size": 3}, r"the name says \+wait=2, but q_size=3"),
         ("MT+k=2:8", {"top_k": 3}, r"the name says \+k=2, but top_k=3"),
         ("MT+chunk=2:8", {"chunk": 3}, r"the name says \+chunk=2, but chunk=3"),
         ("LRU+c=2:8", {"sigmas": 3}, r"the name says \+c=2, but sigmas=3"),
         ("LRU+quota=0.5:8", {"sigmas": 3}, r"the name says \+quota=0.5, but sigmas=3"),
-        ("MT:8", {"sigmas": 0.0}, "sigmas=0.0 means nothing to FIFO"),
+        ("MT:8", {"sigmas": 0.0}, "sigmas=0.0 does not apply to FIFO"),
     ],
 )
 def test_a_name_and_arguments_that_disagree(text, arguments, message):
@@ -495,8 +495,8 @@ def test_a_system_that_looks_ahead_on_a_causal_model():
         (-8, "the size is '-8'"),
         ("4k", "the size is '4k'"),
         ("MT", "the size is missing, expected 'MT:1024' .* or 'MT:64MiB'"),
-        ("MT+softmax:1MiB", "means nothing to FIFO"),
-        ("1KiB", "1KiB are too few: the smallest such memory, attendre-causal:1, takes"),
+        ("MT+softmax:1MiB", "does not apply to FIFO"),
+        ("1KiB", "1KiB is too small: the smallest such memory, attendre-causal:1, takes"),
         ("AS:100B", "smallest such memory, AS:4, takes"),
         ("MT+k=64:1KiB", r"smallest such memory, MT\+k=64:64, takes"),
         ("0B", "not a number of bytes"),

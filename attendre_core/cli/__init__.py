@@ -17,8 +17,8 @@ from attendre_core.errors import CheckpointError, ConfigError, StateError
 __all__ = ["main"]
 
 _COMMANDS = (demo, run, evaluation, trace, bench, info)
-#: What shells report for a program ended by Ctrl-C, and for one whose reader went away.
-_INTERRUPTED, _READER_GONE = 130, 141
+#: Exit codes as shells report them after Ctrl-C, and after the reader of a pipe closed it.
+_INTERRUPTED, _BROKEN_PIPE = 130, 141
 
 
 def build_parser() -> Parser:
@@ -40,16 +40,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     argv
-        The words after ``attendre``; by default those that the process was started with.
+        The words after ``attendre``; by default those of ``sys.argv``.
 
     Returns
     -------
     int
-        0 when the command did its work, 2 when it was asked for something impossible.
+        0 on success, 2 after an error of the library (wrong settings, a checkpoint or a state
+        that cannot be read), 130 after Ctrl-C, 141 if the reader of stdout closed it. Arguments
+        that cannot be parsed raise SystemExit(2).
     """
     parser = build_parser()
     if "" not in sys.path:
-        # The current folder, for my_module:MyPolicy; last, so that it hides no installed module.
+        # For my_module:MyPolicy in the current folder. Last, so that it hides no installed module.
         sys.path.append("")
     try:
         arguments = parser.parse_args(argv)
@@ -64,8 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has closed the pipe. Python flushes stdout once more while it
-        # shuts down; let that go nowhere, so that it does not print a traceback.
+        # The reader (head, less) has closed the pipe. Python flushes stdout again on shutdown;
+        # send that to /dev/null, so that it does not print a traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _READER_GONE
+        return _BROKEN_PIPE
     return 0

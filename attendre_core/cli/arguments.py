@@ -1,4 +1,4 @@
-"""What the arguments of all commands share: examples in the help, backends, memories."""
+"""Helpers for the arguments of all commands: examples in the help, backends, memories, lists."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = [
     "whole_number",
 ]
 
-#: For descriptions: how memories are named.
+#: How memories are named, for the descriptions of commands.
 MEMORY_HELP = """\
 A memory is NAME[+option...][:size], the same in Python and in every command:
-  attendre-causal:1024           what we recommend for causal models, 1024 entries per layer
-  attendre:64MiB                 for models that look both ways, 64 MiB for all layers
+  attendre-causal:1024           recommended for causal models; 1024 entries per layer
+  attendre:64MiB                 recommended for models that look both ways; 64 MiB in total
   LRA-sum+softmax+c=0:512        a system of the paper, with options
-  my_module:MyPolicy:1024        a policy of yours, my_module.py in the current folder
+  my_module:MyPolicy:1024        your own policy, in my_module.py in the current folder
 'attendre info' lists all names and options."""
 
 
@@ -41,7 +41,7 @@ def add_command(
     examples: str,
     run: Callable[[argparse.Namespace], None],
 ) -> Parser:
-    """Add a command; its help ends with examples that can be pasted into a shell."""
+    """Add a command whose help ends with examples that can be pasted into a shell."""
     parser: Parser = commands.add_parser(
         name, help=summary, description=description, epilog=f"examples:\n{examples}"
     )
@@ -50,13 +50,13 @@ def add_command(
 
 
 def add_shared(parser: Parser, *, backend_help: str) -> None:
-    """Add the options that all commands have."""
+    """Add ``--backend`` and ``--json``."""
     parser.add_argument("--backend", default="numpy", metavar="NAME", help=backend_help)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def add_memory(parser: Any, default: str | None, words: str) -> None:
-    """Add ``--memory``; `attendre_core.presets.memory_for` reads it."""
+    """Add ``--memory``, a text for `attendre_core.presets.memory_for`."""
     parser.add_argument("--memory", default=default, metavar="MEMORY", help=words)
 
 
@@ -70,20 +70,20 @@ def add_list(parser: Any, flag: str, each: Callable[[str], Any] = str, **options
 
 
 class _Joined(argparse.Action):
-    """Join the lists of an option's words into one."""
+    """Join the lists that the words of an option were parsed into."""
 
     def __call__(
         self, parser: object, namespace: object, values: Any, option_string: str | None = None
     ) -> None:
-        """Store the list."""
-        found = [word for words in values for word in words]
-        if not found:
-            raise argparse.ArgumentError(self, "nothing is given; separate words by commas")
-        setattr(namespace, self.dest, found)
+        """Store the joined list."""
+        joined = [word for words in values for word in words]
+        if not joined:
+            raise argparse.ArgumentError(self, "the list is empty; separate words by commas")
+        setattr(namespace, self.dest, joined)
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return an argument type: one of some words."""
+    """Return an argument type that accepts only these words."""
 
     def parse(text: str) -> str:
         if text not in words:
@@ -96,6 +96,6 @@ def one_of(*words: str) -> Callable[[str], str]:
 
 
 def print_json(answer: dict[str, Any]) -> None:
-    """Print the answer as JSON, the same on every terminal."""
+    """Print an answer as indented JSON in ASCII, whatever the terminal can show."""
     json.dump(answer, sys.stdout, indent=2)
     sys.stdout.write("\n")

@@ -1,4 +1,4 @@
-"""``attendre bench``: what a step costs, as ratios to references measured alternately with it."""
+"""``attendre bench``: the cost of a step, as ratios to references measured in alternation."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-Measure what memories cost. Every figure is a ratio to a reference measured alternately with
-it in the same process, so a busy machine spoils little: the median of the ratios of neighbouring
-blocks, with the quartiles. With one thread, processor time is what counts.
+Measure what memories cost. Every figure is a ratio to a reference that is measured in
+alternation with it in the same process, so other load on the machine distorts it little. A
+figure is the median of the ratios of neighbouring blocks, with quartiles. With one thread,
+processor time is measured.
 
 rows:
   1  torch: a step with K=M ÷ bare SDPA            7  time and memory at 1,000,000 tokens
@@ -28,11 +29,11 @@ rows:
   5  gathering the top K ÷ a threshold            11  reading 64k tokens both ways
   6  insert and evict: by S, not by M
 
-Peers are measured where they are installed; otherwise the row says how to install them:
+Peers are measured if they are installed; otherwise the row says how to install them:
 transformers with accelerate and gguf (rows 8, 9), kvpress (9),
 memorizing-transformers-pytorch with faiss-cpu (10).
 
-Exit code 0, whatever the verdicts."""
+The exit code is 0 whatever the verdicts."""
 
 _EXAMPLES = """\
   attendre bench --quick
@@ -52,7 +53,9 @@ def add_to(commands: Any) -> None:
         run=run,
     )
     parser.add_argument(
-        "--quick", action="store_true", help="fewer repeats and shorter streams: three minutes"
+        "--quick",
+        action="store_true",
+        help="fewer repeats and shorter streams; takes about three minutes",
     )
     parser.add_argument(
         "--row", nargs="+", type=whole_number(1), default=[], metavar="N", help="only these rows"
@@ -63,24 +66,24 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--threads", type=whole_number(1), default=1, metavar="N",
-        help="threads of each library (1); more than one measures wall time",
+        help="threads per library (1); with more than one, wall time is measured",
     )  # fmt: skip
     parser.add_argument(
         "--instructions", action="store_true",
-        help="also count the instructions of a small step, with valgrind: minutes",
+        help="also count the instructions of a small step with valgrind; takes minutes",
     )  # fmt: skip
-    parser.add_argument("--save", metavar="FILE", help="write the results, as JSON")
+    parser.add_argument("--save", metavar="FILE", help="write the results as JSON")
     parser.add_argument(
-        "--from", dest="source", metavar="FILE", help="measure nothing, read saved results"
+        "--from", dest="source", metavar="FILE", help="read saved results instead of measuring"
     )
     parser.add_argument(
-        "--page", metavar="FILE", help="write a Markdown page, and a picture beside it (.svg)"
+        "--page", metavar="FILE", help="write a Markdown page, and a picture next to it (.svg)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
+    """Measure or load results, then write and print what was asked for."""
     from attendre_core.speed import Results, chart, markdown, page
     from attendre_core.speed.rows import LIBRARIES
 
@@ -105,7 +108,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _measured(arguments: argparse.Namespace) -> Results:
-    """Measure, and print each line of the table as it comes."""
+    """Measure, printing each line of the table as soon as it is known."""
     from attendre_core.progress import progress_bar
     from attendre_core.speed import Results, environment, markdown, measure_all
     from attendre_core.speed.counts import calls, small_step
@@ -136,8 +139,8 @@ def _measured(arguments: argparse.Namespace) -> Results:
     bar.close()
     counts: dict[str, int] = {}
     if not rows:
-        known = ("numpy", *(name for name in libraries if name == "torch"))
-        counts = {f"{name}: calls": calls(small_step(name)) for name in known}
+        counted = ("numpy", *(name for name in libraries if name == "torch"))
+        counts = {f"{name}: calls": calls(small_step(name)) for name in counted}
     if arguments.instructions:
         counts.update(_instructions(libraries))
     if counts and not arguments.json:

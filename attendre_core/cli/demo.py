@@ -1,4 +1,4 @@
-"""``attendre demo``: tiny models read long inputs, to see which memory keeps the answer."""
+"""``attendre demo``: tiny models read long inputs, to show which memories keep the answer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from attendre_core.cli.arguments import (
     print_json,
     whole_number,
 )
-from attendre_core.cli.demo_tables import CHUNK, TOP_K, Found, as_json, draw, print_found
+from attendre_core.cli.demo_tables import CHUNK, TOP_K, TaskResult, as_json, draw, print_result
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-Let a tiny model that ships with this package read inputs 8 to 32 times longer than its
-chunk of 16 tokens, with memories of different policies and sizes, and count its right
-answers. The question comes first; the answer is somewhere in a context of noise.
+A tiny model that ships with this package reads inputs 8 to 32 times longer than its chunk
+of 16 tokens, with memories of different policies and sizes; its right answers are counted.
+The question comes first; the answer is somewhere in a context of noise.
 
-Prints a table (a row per system, a column per size M of the memory and wait N of the
-queries) with 95 % intervals, says what it shows, and draws it. Names mean what they mean
-everywhere: LFA-1e-3 is the paper's system with its c of 1, LFA-1e-3+c=0 the same with new
-entries that start at the mean score. NumPy is enough and nothing is downloaded."""
+Prints a table with 95 % intervals (a row per system, a column per memory size M and wait N
+of the queries), says what it shows, and draws it. Names mean the same as everywhere:
+LFA-1e-3 is the paper's system with its c of 1; in LFA-1e-3+c=0 new entries start at the mean
+score. This needs only NumPy and downloads nothing."""
 
 _EXAMPLES = """\
   attendre demo
@@ -47,23 +47,23 @@ _EXAMPLES = """\
   attendre demo --json | python -m json.tool
   attendre demo --full --out results/                  everything; can be interrupted"""
 
-#: What is compared: the paper's systems, two of them at c = 0, and what we recommend.
+#: Compared by default: systems of the paper, two of them also at c = 0, and the recommended one.
 POLICIES = (
     "MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3",
     "LRA-max+c=0", "LFA-1e-3+c=0", "attendre",
 )  # fmt: skip
-#: Pairs of M and N; and those at which only FIFO and sinks are measured, to see which size would
-#: make up for a policy.
+#: Pairs of M and N.
 SIZES = ((16, 0), (32, 0), (64, 0), (32, 16), (64, 32))
+#: Sizes at which only MT and AS are measured, to compare a better policy with a larger memory.
 LARGE = ((256, 0),)
 _FULL_SIZES = ((16, 0), (32, 0), (64, 0), (128, 0), (32, 16), (64, 32), (128, 64))
-#: Policies whose new entries start at mu - c sigma, and the c that --full adds to their own.
+#: Policies whose new entries start at mu - c sigma, and the values of c that --full adds.
 _SCORED = ("LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 _FULL_C = (-1, 0)
 
 
 class Plan(NamedTuple):
-    """What is measured: cells, each on all models and tasks."""
+    """The cells to measure, and the models and tasks on which each of them is measured."""
 
     models: Sequence[str]
     tasks: Sequence[SyntheticTask]
@@ -75,7 +75,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "demo",
-        "read long inputs with tiny models: which memory still knows the answer?",
+        "read long inputs with tiny models and compare which memories keep the answer",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
         run=run,
@@ -83,18 +83,19 @@ def add_to(commands: Any) -> None:
     _add_reading(parser)
     add_list(
         parser, "--policies", metavar="NAME",
-        help="names of 'attendre info' with options such as +c=0, separated by commas, and the "
-        "controls full, no-memory, closed-book, first-M, random, pinned; M and N are those of the "
-        f"columns ({','.join(POLICIES)}, all controls)",
+        help="names as in 'attendre info' with options such as +c=0, or the controls full, "
+        "no-memory, closed-book, first-M, random, pinned, separated by commas; without :size and "
+        f"+wait=, which are the columns ({','.join(POLICIES)}, all controls)",
     )  # fmt: skip
     parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",
-        help="where the picture is written; each of several tables has its own, with the table "
-        "in its name (attendre-demo.svg)",
+        help="where to write the picture; with several tables, one file each, named after the "
+        "table (attendre-demo.svg)",
     )  # fmt: skip
     parser.add_argument(
         "--out", metavar="FOLDER",
-        help="keep the results: one file per model and task; what is there is not measured again",
+        help="keep the results, one file per model and task; results that are already there are "
+        "not measured again",
     )  # fmt: skip
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
@@ -102,7 +103,7 @@ def add_to(commands: Any) -> None:
 def _add_reading(parser: Parser) -> None:
     parser.add_argument(
         "--full", action="store_true",
-        help="both models, all tasks, all presets, more sizes and c; takes hours",
+        help="both models, all tasks, all presets, more sizes and values of c; takes hours",
     )  # fmt: skip
     add_list(
         parser, "--model", one_of("prefix-lm", "encoder-decoder"), metavar="NAME",
@@ -110,34 +111,35 @@ def _add_reading(parser: Parser) -> None:
     )  # fmt: skip
     add_list(
         parser, "--task", one_of("look-ahead", "past-only"), metavar="NAME",
-        help="look-ahead: a value comes before its key; past-only: right after it (look-ahead)",
+        help="look-ahead: values come before their keys; past-only: right after them (look-ahead)",
     )  # fmt: skip
     add_list(
         parser, "--answers", one_of("repeat", "single"), metavar="NAME",
         help="repeat: the answer recurs; single: it occurs once (repeat)",
     )  # fmt: skip
     parser.add_argument(
-        "--documents", type=whole_number(1), metavar="COUNT", help="per cell (40; full: 96)"
-    )
-    parser.add_argument("--seed", type=whole_number(0), default=0, help="which documents (0)")
+        "--documents", type=whole_number(1), metavar="COUNT",
+        help="documents per cell (40; with --full 96)",
+    )  # fmt: skip
+    parser.add_argument("--seed", type=whole_number(0), default=0, help="seed of the documents (0)")
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure, then print and draw."""
     plan = plan_of(arguments)
-    found = measure(plan, arguments.backend, arguments.out)
+    results = measure(plan, arguments.backend, arguments.out)
     if arguments.json:
-        print_json(as_json(found, arguments.backend, draw(found, arguments.picture)))
+        print_json(as_json(results, arguments.backend, draw(results, arguments.picture)))
         return
     terminal = Terminal()
-    for one in found:
-        print_found(one, terminal)
-    # Last, so that a picture that cannot be written costs nothing else.
-    print(draw(found, arguments.picture))
+    for result in results:
+        print_result(result, terminal)
+    # Last, so that the tables are printed even if the picture cannot be written.
+    print(draw(results, arguments.picture))
 
 
 def plan_of(arguments: argparse.Namespace) -> Plan:
-    """Return what the options ask for; every mistake is found before anything is measured."""
+    """Return the plan that the options ask for; mistakes raise before anything is measured."""
     from attendre_core.backend import backend
     from attendre_core.evaluation.controls import CONTROLS
     from attendre_core.evaluation.sweep import cells_of
@@ -148,8 +150,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
     backend(arguments.backend)
     _check_place("picture", Path(arguments.picture).expanduser())
     if full:
-        lower = [f"{name}+c={c}" for name in _SCORED for c in _FULL_C]
-        names: Sequence[str] = (*PRESETS, *lower, *CONTROLS)
+        more = [f"{name}+c={c}" for name in _SCORED for c in _FULL_C]
+        names: Sequence[str] = (*PRESETS, *more, *CONTROLS)
     else:
         names = (*POLICIES, *CONTROLS)
     names = arguments.policies or names
@@ -157,8 +159,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
         parsed = parse(name, CONTROLS)
         if parsed.size is not None or parsed.has("wait"):
             raise ConfigError(
-                f"demo: {name!r} says M or N, but here they are those of the columns. Leave :size "
-                "and +wait= out, or use 'attendre eval synthetic'."
+                f"demo: {name!r} says M or N, but here they are the columns of the table. Leave "
+                ":size and +wait= out, or use 'attendre eval synthetic'."
             )
     cells = cells_of(names, (), _FULL_SIZES if full else SIZES)
     large = [name for name in names if name in ("MT", "AS")]
@@ -182,7 +184,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 def _check_place(option: str, file: Path) -> None:
     if not file.parent.is_dir():
         raise ConfigError(
-            f"demo: there is no folder for the {option} {file}. Make it, or give another file "
+            f"demo: there is no folder for the {option} {file}. Create it, or give another file "
             f"with --{option}."
         )
     if file.is_dir():
@@ -192,7 +194,7 @@ def _check_place(option: str, file: Path) -> None:
         )
 
 
-def measure(plan: Plan, backend: str, out: str | None) -> list[Found]:
+def measure(plan: Plan, backend: str, out: str | None) -> list[TaskResult]:
     """Measure all cells with all models on all tasks."""
     from attendre_core.evaluation import load_tiny
     from attendre_core.evaluation.sweep import ResultStore, identity_of, run_cells, summarise
@@ -200,13 +202,13 @@ def measure(plan: Plan, backend: str, out: str | None) -> list[Found]:
     folder = None if out is None else _folder(out)
     limits = sum(task.limit for task in plan.tasks)
     bar = progress_bar(len(plan.models) * limits * len(plan.cells), "reading", " documents")
-    found = []
+    results = []
     try:
         for name in plan.models:
             model = load_tiny(name, backend=backend)
             for task in plan.tasks:
-                words = f"{name}-{task.name}-{task.answers}-{task.seed}"
-                file = None if folder is None else folder / f"{words}.jsonl"
+                stem = f"{name}-{task.name}-{task.answers}-{task.seed}"
+                file = None if folder is None else folder / f"{stem}.jsonl"
                 identity = identity_of(model, name, task, CHUNK, TOP_K)
                 items = task.items(model)
                 with ResultStore(file, identity) as store:
@@ -216,10 +218,10 @@ def measure(plan: Plan, backend: str, out: str | None) -> list[Found]:
                         on_items=lambda _, count: bar.update(count),
                     )  # fmt: skip
                 summary = summarise(measured, task.metrics, "MT")
-                found.append(Found(name, task, measured, summary))
+                results.append(TaskResult(name, task, measured, summary))
     finally:
         bar.close()
-    return found
+    return results
 
 
 def _folder(path: str) -> Path:
@@ -228,7 +230,7 @@ def _folder(path: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"demo: the folder {path} cannot be made ({error.strerror}). Give another one with "
+            f"demo: the folder {path} cannot be created ({error.strerror}). Give another with "
             "--out."
         ) from error
     return folder

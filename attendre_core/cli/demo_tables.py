@@ -1,4 +1,4 @@
-"""What ``attendre demo`` shows: tables, sentences, pictures, JSON."""
+"""The output of ``attendre demo``: tables, sentences, pictures, JSON."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Measured, Summary
     from attendre_core.evaluation.tasks import SyntheticTask
 
-__all__ = ["CHUNK", "TOP_K", "Found", "as_json", "draw", "print_found"]
+__all__ = ["CHUNK", "TOP_K", "TaskResult", "as_json", "draw", "print_result"]
 
 #: Chunk S and top K of the tiny models.
 CHUNK, TOP_K = 16, 16
 
 
-class Found(NamedTuple):
-    """What was measured with one model on one task."""
+class TaskResult(NamedTuple):
+    """The results of one model on one task."""
 
     model: str
     task: SyntheticTask
@@ -30,59 +30,59 @@ class Found(NamedTuple):
 
     @property
     def title(self) -> str:
-        """Model, task and answers."""
+        """Model, task and kind of answers, for headings."""
         return f"{self.model}, {self.task.name}, {self.task.answers}"
 
 
-def as_json(found: Sequence[Found], backend: str, drawn: str) -> dict[str, Any]:
-    """Return everything that the tables show."""
+def as_json(results: Sequence[TaskResult], backend: str, picture: str) -> dict[str, Any]:
+    """Return everything that the tables show, as values for JSON."""
     from attendre_core.evaluation.sweep.findings import findings
 
     return {
         "command": "demo",
         "settings": {
-            "documents": found[0].task.limit, "seed": found[0].task.seed, "chunk": CHUNK,
+            "documents": results[0].task.limit, "seed": results[0].task.seed, "chunk": CHUNK,
             "top_k": TOP_K, "backend": backend,
         },
-        "picture": drawn,
+        "picture": picture,
         "tables": [
             {
-                "model": one.model,
-                "task": one.task.name,
-                "answers": one.task.answers,
-                "rows": [row.plain() for row in one.summary.rows],
-                "findings": findings(one.measured, CHUNK),
+                "model": result.model,
+                "task": result.task.name,
+                "answers": result.task.answers,
+                "rows": [row.plain() for row in result.summary.rows],
+                "findings": findings(result.measured, CHUNK),
             }
-            for one in found
+            for result in results
         ],
     }  # fmt: skip
 
 
-def print_found(found: Found, terminal: Terminal) -> None:
-    """Print right answers, what was let in and what was still there, and sentences."""
+def print_result(result: TaskResult, terminal: Terminal) -> None:
+    """Print a table of right answers, one of the diagnostics, and what they show in sentences."""
     from attendre_core.evaluation.sweep.findings import findings
     from attendre_core.evaluation.sweep.table import percent, shares, size_table, sizeless_line
 
     wide = max(60, min(terminal.columns, 100))
-    print(terminal.paint(found.title, "bold"))
+    print(terminal.paint(result.title, "bold"))
     print(
-        f"right answers in %, 95 % intervals; {found.task.limit} documents of {8 * CHUNK} to "
-        f"{32 * CHUNK} tokens, chunks of {CHUNK}, top {TOP_K}, seed {found.task.seed}\n"
+        f"right answers in %, 95 % intervals; {result.task.limit} documents of {8 * CHUNK} to "
+        f"{32 * CHUNK} tokens, chunks of {CHUNK}, top {TOP_K}, seed {result.task.seed}\n"
         "M: entries per memory; N: positions that queries wait\n"
     )
-    table = size_table(found.summary, percent)
+    table = size_table(result.summary, percent)
     _print_blocks(
         table.plain(lambda text: terminal.paint(text, "green")) if table.rows else "",
-        sizeless_line(found.summary, percent),
+        sizeless_line(result.summary, percent),
         "share of new entries let in, share of a chunk's own entries there when it attends",
-        size_table(found.summary, shares).plain() if table.rows else "",
-        sizeless_line(found.summary, shares),
+        size_table(result.summary, shares).plain() if table.rows else "",
+        sizeless_line(result.summary, shares),
     )
-    for sentence in findings(found.measured, CHUNK):
-        # A figure and its unit stay on one line.
-        kept = sentence.replace(" %", "\0%")
+    for sentence in findings(result.measured, CHUNK):
+        # Keep a number and its percent sign on one line.
+        joined = sentence.replace(" %", "\0%")
         text = textwrap.fill(
-            kept, wide, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
+            joined, wide, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
         )
         print(text.replace("\0", " "))
     print()
@@ -94,23 +94,23 @@ def _print_blocks(*texts: str) -> None:
             print(text + "\n")
 
 
-def draw(found: Sequence[Found], path: str) -> str:
-    """Write a picture per table; returns where they are, or why there is none."""
+def draw(results: Sequence[TaskResult], path: str) -> str:
+    """Write a picture per table; return a line that says where, or why there is none."""
     from attendre_core.evaluation.sweep.charts import score_panels
     from attendre_core.evaluation.sweep.svg import chart
 
     written = []
-    for one in found:
-        panels = score_panels(one.summary)
+    for result in results:
+        panels = score_panels(result.summary)
         if not panels:
             continue
         file = Path(path)
-        if len(found) > 1:
-            words = "-".join([file.stem, one.model, one.task.name, one.task.answers])
-            file = file.with_name(words + file.suffix)
+        if len(results) > 1:
+            stem = "-".join([file.stem, result.model, result.task.name, result.task.answers])
+            file = file.with_name(stem + file.suffix)
         try:
             file.expanduser().write_text(
-                chart(f"Right answers: {one.title}", panels), encoding="utf-8"
+                chart(f"Right answers: {result.title}", panels), encoding="utf-8"
             )
         except OSError as error:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""``attendre eval``: which policy and which sizes serve a model of yours on a task."""
+"""``attendre eval``: find the policy and sizes that suit your model on a task."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-Measure a model with memories of several policies and sizes, on the same questions or texts,
-beside the controls that tell whether the memory worked.
+Measure a model with memories of several policies and sizes on the same questions or texts,
+together with controls that show whether the memory made a difference.
 
 Tasks:
 {tasks}
@@ -41,10 +41,10 @@ Tasks:
 {memory}
 Names without a size are measured at every --size.
 
-Results go into a folder: results.jsonl (one line for each item of each system; Parquet too, if
-pyarrow is installed), table.md, table.tex, and pictures. If the command is interrupted or killed,
-running it again continues. More policies, sizes and questions can be added to a folder; another
-model or other settings need another one."""
+Results go into a folder: results.jsonl (one line per item and system; also as Parquet if pyarrow
+is installed), table.md, table.tex, and pictures. After an interruption, run the same command
+again to continue. Policies, sizes and questions can be added to a folder; another model or other
+settings need a new folder."""
 
 _EXAMPLES = """\
   attendre eval synthetic --model prefix-lm --size 32,64 --wait 0,half --out results/
@@ -65,7 +65,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "eval",
-        "measure policies and sizes on a task with a model of yours",
+        "measure policies and sizes on a task with your model",
         description=_DESCRIPTION.format(tasks=tasks, memory=MEMORY_HELP),
         examples=_EXAMPLES,
         run=run,
@@ -73,17 +73,20 @@ def add_to(commands: Any) -> None:
     parser.add_argument("task", metavar="TASK", choices=tuple(TASKS), help="see above")
     parser.add_argument(
         "--model", required=True, metavar="PATH",
-        help="a checkpoint; prefix-lm or encoder-decoder ship with the package",
+        help="a checkpoint as for attendre run, or a tiny model: prefix-lm, encoder-decoder",
     )  # fmt: skip
-    parser.add_argument("--out", required=True, metavar="FOLDER", help="where results go")
+    parser.add_argument("--out", required=True, metavar="FOLDER", help="folder for the results")
     _add_grid(parser)
     add_task(parser)
     parser.add_argument("--batch", type=whole_number(1), default=8, metavar="B",
-                        help="items side by side: speed, not results (8)")  # fmt: skip
-    parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
+                        help="items read side by side; changes only the speed (8)")  # fmt: skip
     parser.add_argument(
-        "--attention", choices=("causal", "prefix"), help="prefix reads a prompt both ways"
+        "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
     )
+    parser.add_argument(
+        "--attention", choices=("causal", "prefix"),
+        help="prefix lets a decoder read the prompt in both directions",
+    )  # fmt: skip
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
 
@@ -92,38 +95,39 @@ def _add_grid(parser: Parser) -> None:
     add_list(
         grid, "--policies", metavar="NAME",
         help="names of memories, separated by commas, in the order of the table "
-        f"({','.join(POLICIES)}, waiting for half of M if the model looks both ways, and what we "
-        "recommend for it)",
+        f"({','.join(POLICIES)}, with +wait=half if the model looks both ways, and the system "
+        "recommended for the model)",
     )  # fmt: skip
     grid.add_argument(
-        "--no-controls", action="store_true", help="leave out full, no-memory, closed-book, ..."
-    )
+        "--no-controls", action="store_true",
+        help="do not add the controls of the task (full, no-memory, closed-book, ...)",
+    )  # fmt: skip
     grid.add_argument(
-        "--baseline", metavar="NAME", help="what all are compared with (the first policy)"
+        "--baseline", metavar="NAME", help="system to compare the others with (the first policy)"
     )
     add_list(grid, "--size", metavar="M", help="entries per layer, or bytes (2 and 4 chunks)")
     add_list(
         grid, "--wait", _waiting, metavar="N",
-        help="positions queries wait, 'half' is half of each M (what a name says: 0, but for "
-        "attendre)",
+        help="positions that queries wait; 'half' is half of each M (as the name says: half for "
+        "attendre, otherwise 0)",
     )  # fmt: skip
     grid.add_argument(
         "--chunk", type=whole_number(1), metavar="S", help="tokens per step (128; synthetic: 16)"
     )
     grid.add_argument(
         "--top-k", type=_top_k, default=-1, metavar="K",
-        help="entries a query retrieves, or 'all' (128 as in the paper; synthetic: 16)",
+        help="entries each query retrieves, or 'all' (128 as in the paper; synthetic: 16)",
     )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Measure what is missing, then show everything."""
+    """Measure what the folder does not have yet, then report on everything in it."""
     from attendre_core.evaluation.controls import label_of
     from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
     task, chunk, top_k = task_of(arguments)
-    # A wrong name is told before anything is loaded.
+    # Wrong names are reported before anything is loaded.
     names = names_of(arguments.policies or ())
     _check_controls(arguments.task, names, task.controls)
     sizes = [parse(f"MT:{size}").size for size in arguments.size or (2 * chunk, 4 * chunk)]
@@ -135,23 +139,23 @@ def run(arguments: argparse.Namespace) -> None:
     baseline = label_of(arguments.baseline) if arguments.baseline else first
     items = task.items(model)
     notes = []
-    asked = any(cell.policy == "full" for cell in cells)
-    if asked and does_not_fit(model, task, items):
+    with_full = any(cell.policy == "full" for cell in cells)
+    if with_full and does_not_fit(model, task, items):
         cells = [cell for cell in cells if cell.policy != "full"]
         notes.append(
-            f"Full attention is left out: {task.longest(items)} tokens are more than the "
-            f"{model.reading_part.context} that the model was made for."
+            f"Full attention is left out: the longest input has {task.longest(items)} tokens, and "
+            f"the model was trained on at most {model.reading_part.context}."
         )
     identity = identity_of(model, Path(arguments.model).name, task, chunk, top_k)
     with ResultStore(folder / "results.jsonl", identity) as store:
-        known = [found.cell.policy for found in store.measured]
+        known = [measured.cell.policy for measured in store.measured]
         _check_baseline(baseline, [*known, *(cell.policy for cell in cells)])
         _measure(arguments, model, task, items, cells, store, chunk, top_k)
-    found = report(folder, task.metrics, baseline)
+    written = report(folder, task.metrics, baseline)
     if arguments.json:
-        print_json(_as_json(arguments, found, notes, chunk, top_k))
+        print_json(_as_json(arguments, written, notes, chunk, top_k))
     else:
-        _print(found, notes)
+        _print(written, notes)
 
 
 def _measure(
@@ -165,7 +169,7 @@ def _measure(
     bar = progress_bar(missing, arguments.task, " items")
     last = [""]
 
-    def shown(cell: Cell, count: int) -> None:
+    def show(cell: Cell, count: int) -> None:
         if cell.words != last[0]:
             last[0] = cell.words
             if not sys.stderr.isatty():
@@ -174,28 +178,28 @@ def _measure(
 
     try:
         run_cells(model, task, items, cells, store, chunk=chunk, top_k=top_k,
-                  batch=arguments.batch, on_items=shown)  # fmt: skip
+                  batch=arguments.batch, on_items=show)  # fmt: skip
     finally:
         bar.close()
 
 
 def _check_controls(task: str, names: list[ParsedName], controls: Sequence[str]) -> None:
-    """Refuse a control that would measure something else than its name says."""
+    """Refuse a control that does not apply to the task."""
     for parsed in names:
         if is_control(parsed) and parsed.name not in controls:
             raise ConfigError(
-                f"eval {task}: the control {parsed.name!r} means nothing to this task; those that "
-                f"do are {', '.join(controls)}. Leave it out."
+                f"eval {task}: the control {parsed.name!r} does not apply to this task; it has "
+                f"{', '.join(controls)}. Leave it out."
             )
 
 
 def _check_baseline(baseline: str, policies: list[str]) -> None:
-    """Refuse a baseline that will be missing, before hours are spent on the rest."""
+    """Refuse a baseline that will have no results, before anything is measured."""
     if baseline not in policies:
         raise ConfigError(
-            f"eval: the baseline {baseline!r} was not measured and is not asked for; there are "
-            f"{', '.join(dict.fromkeys(policies))}. Choose one of them with --baseline, or name it "
-            "in --policies."
+            f"eval: the baseline {baseline!r} is not measured; there are "
+            f"{', '.join(dict.fromkeys(policies))}. Choose one of them with --baseline, or add it "
+            "to --policies."
         )
 
 
@@ -218,14 +222,14 @@ def _folder(path: str) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"eval: the folder {path} cannot be made ({error.strerror}). Give another one with "
+            f"eval: the folder {path} cannot be created ({error.strerror}). Give another with "
             "--out."
         ) from error
     return folder
 
 
 def _as_json(
-    arguments: argparse.Namespace, found: Report, notes: list[str], chunk: int, top_k: int | None
+    arguments: argparse.Namespace, written: Report, notes: list[str], chunk: int, top_k: int | None
 ) -> dict[str, Any]:
     from attendre_core.evaluation.controls import system
 
@@ -237,21 +241,21 @@ def _as_json(
         "command": "eval",
         "task": arguments.task,
         "model": arguments.model,
-        "baseline": found.summary.baseline,
-        "rows": [{"memory": name(row.cell), **row.plain()} for row in found.summary.rows],
-        "files": [str(file) for file in found.files],
+        "baseline": written.summary.baseline,
+        "rows": [{"memory": name(row.cell), **row.plain()} for row in written.summary.rows],
+        "files": [str(file) for file in written.files],
         "notes": notes,
     }
 
 
-def _print(found: Report, notes: list[str]) -> None:
+def _print(written: Report, notes: list[str]) -> None:
     from attendre_core.evaluation.sweep import cell_table
 
     terminal = Terminal()
-    # Not every terminal has a minus sign that is as wide as a plus.
+    # Not every terminal can show the typographic minus sign.
     minus = "\N{MINUS SIGN}"
-    print(cell_table(found.summary).plain().replace(minus, terminal.choose(minus, "-")) + "\n")
-    for line in [*notes, "Written: " + ", ".join(str(file) for file in found.files)]:
+    print(cell_table(written.summary).plain().replace(minus, terminal.choose(minus, "-")) + "\n")
+    for line in [*notes, "Written: " + ", ".join(str(file) for file in written.files)]:
         print(line)
 
 

@@ -1,4 +1,4 @@
-"""What ``attendre eval`` measures: from names, sizes and waits to cells of its table."""
+"""The cells that ``attendre eval`` measures, from names, sizes and waits."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "cells_for", "is_control", "names_of"]
 
-#: Compared by default, besides what is recommended for the model.
+#: Compared by default, in addition to the system recommended for the model.
 POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
 
 
 def names_of(texts: Sequence[str]) -> list[ParsedName]:
-    """Take names apart: those of memories, and those of controls."""
+    """Parse the names of memories and controls."""
     from attendre_core.evaluation.controls import CONTROLS, label_of
 
     for text in texts:
-        label_of(text)  # Refuses options that mean nothing.
+        label_of(text)  # Raises for options that do not apply.
     return [parse(text, CONTROLS) for text in texts]
 
 
 def is_control(parsed: ParsedName) -> bool:
-    """Whether a name is that of a control: plain, at every size."""
+    """Whether a name is just that of a control, to be measured at every size."""
     from attendre_core.evaluation.controls import CONTROLS
 
     return parsed.name in CONTROLS and not parsed.options and parsed.size is None
@@ -48,14 +48,14 @@ def cells_for(
     Parameters
     ----------
     names
-        From `names_of`; none are `POLICIES` and what is recommended for the model.
+        From `names_of`; if empty, `POLICIES` and the system recommended for the model.
     controls
-        Measured besides, at all sizes.
+        Controls to measure as well, at all sizes.
     sizes, waits
-        M (entries or bytes) and N for names that do not say them; no waits are what the names
-        mean. Pairs with N >= M are left out.
+        M (entries or bytes) and N for names without them; with None for waits, names keep their
+        own N. Pairs with N >= M are left out.
     chunk, top_k
-        S and K for names that do not say them; K is M where M is smaller.
+        S and K for names without them; K is at most M.
     """
     from attendre_core.evaluation.controls import SIZELESS
     from attendre_core.evaluation.sweep import Cell
@@ -66,21 +66,21 @@ def cells_for(
         names = [*names, parse(recommended(model.causal))]
     plain = list(dict.fromkeys([p.name for p in names if is_control(p)] + list(controls)))
     memories = [parsed for parsed in names if not is_control(parsed)]
-    found: dict[Cell, None] = {}
+    measured: dict[Cell, None] = {}
     for number, size in enumerate(sizes):
         for wait in (None,) if waits is None else waits:
             for parsed in memories or [ParsedName("MT")]:
                 if parsed.size is None or number == 0:
-                    found |= dict.fromkeys(_cell(model, parsed, size, wait, chunk, top_k))
-    if not found:
+                    measured |= dict.fromkeys(_cell(model, parsed, size, wait, chunk, top_k))
+    if not measured:
         raise ConfigError(
             f"eval: every N of {list(waits or ())} is as large as every M, expected N < M. Use "
             "--wait 0 or --wait half."
         )
-    pairs = dict.fromkeys((cell.kv, cell.q) for cell in found)
+    pairs = dict.fromkeys((cell.kv, cell.q) for cell in measured)
     cells = [Cell(name, 0, 0) for name in SIZELESS if name in plain]
     for kv, q in pairs:
-        cells += [cell for cell in found if (cell.kv, cell.q) == (kv, q) and memories]
+        cells += [cell for cell in measured if (cell.kv, cell.q) == (kv, q) and memories]
         cells += [Cell(name, kv, q) for name in plain if name not in SIZELESS]
     return cells
 
@@ -93,7 +93,10 @@ def _cell(
     chunk: int,
     top_k: int | None,
 ) -> list[Cell]:
-    """Return the cell of a memory, which is made to find mistakes; none where N >= M."""
+    """Return the cell of a memory in a list, empty if N >= M.
+
+    The memory is made, which reports mistakes and gives the entries that a number of bytes holds.
+    """
     from attendre_core.evaluation.controls import label_of
     from attendre_core.evaluation.sweep import Cell
 

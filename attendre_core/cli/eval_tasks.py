@@ -1,4 +1,4 @@
-"""The tasks of ``attendre eval``: what they are called, and how options become a task."""
+"""The tasks of ``attendre eval``, and how command-line options become a task."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 
-#: The options that only some tasks use, and what they are if nobody gives them.
+#: The options that only some tasks use, with their defaults.
 DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
     "keys": 40, "new_tokens": 16, "streams": 1, "skip": 0, "reading": "look-ahead",
@@ -28,15 +28,15 @@ class TaskOptions(NamedTuple):
     Attributes
     ----------
     words
-        What it asks, for the help.
+        One line for the help.
     make
         Makes the task from the arguments and the chunk.
     uses
-        Which of the options of `DEFAULTS` mean something to it.
+        The options of `DEFAULTS` that it uses; any other is refused.
     chunk, top_k
-        S and K unless told otherwise.
+        Default S and K.
     needs
-        What has to be given with ``--data``; empty if nothing has to.
+        What ``--data`` must be, for the error if it is missing; empty if it is optional.
     """
 
     words: str
@@ -49,27 +49,29 @@ class TaskOptions(NamedTuple):
 
 def add_task(parser: Parser) -> None:
     """Add the options of all tasks; `task_of` reads them."""
-    task = parser.add_argument_group("the task; what means nothing to one is refused")
+    task = parser.add_argument_group("the task; options that a task does not use are refused")
 
     def add(name: str, words: str, **more: Any) -> None:
         task.add_argument(name, help=words, default=DEFAULTS[name[2:].replace("-", "_")], **more)
 
     count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
-    add("--data", "questions, records or a text", metavar="FILE")
+    add("--data", "file with questions, records or a text", metavar="FILE")
     add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
-    add("--limit", "items at most", **count)
+    add("--limit", "use at most this many items", **count)
     add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
-    add("--depth", "where the answer stands, 0 to 1 (anywhere)", metavar="SHARE", type=float)
+    add("--depth", "place of the answer, 0 (start) to 1 (end) (anywhere)", metavar="SHARE",
+        type=float)  # fmt: skip
     add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
-    add("--keys", "multi-key: records (40)", metavar="COUNT", type=whole_number(2))
-    add("--new-tokens", "tokens of an answer; 0 measures only its likelihood (16)",
+    add("--keys", "multi-key: records per context (40)", metavar="COUNT", type=whole_number(2))
+    add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16)",
         metavar="COUNT", type=any_number)  # fmt: skip
-    add("--streams", "perplexity: texts side by side (1)", **count)
-    add("--skip", "characters of a text to leave out at its beginning (0)", metavar="COUNT",
+    add("--streams", "perplexity: texts read side by side (1)", **count)
+    add("--skip", "characters to skip at the beginning of a text (0)", metavar="COUNT",
         type=any_number)  # fmt: skip
     add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
-    add("--answers", "synthetic: whether answers recur (repeat)", choices=("repeat", "single"))
-    add("--seed", "of contexts and documents (0)", type=any_number)
+    add("--answers", "synthetic: answers that recur or occur once (repeat)",
+        choices=("repeat", "single"))  # fmt: skip
+    add("--seed", "seed of contexts and documents (0)", type=any_number)
 
 
 def task_of(arguments: argparse.Namespace) -> tuple[Task, int, int | None]:
@@ -79,7 +81,7 @@ def task_of(arguments: argparse.Namespace) -> tuple[Task, int, int | None]:
         if name not in task.uses and getattr(arguments, name) != default:
             used = ", ".join(_option(other) for other in task.uses)
             raise ConfigError(
-                f"eval {arguments.task}: {_option(name)} means nothing to this task. It uses "
+                f"eval {arguments.task}: {_option(name)} does not apply to this task. It uses "
                 f"{used}."
             )
     if task.needs and not arguments.data:
@@ -156,15 +158,15 @@ def _option(name: str) -> str:
 _ANSWERING = ("limit", "new_tokens", "depth", "seed")
 TASKS = {
     "triviaqa": TaskOptions(
-        "questions over long contexts, with the paper's template", _triviaqa,
+        "answer questions over long contexts, with the paper's template", _triviaqa,
         ("data", "evidence", "context_tokens", "gold", *_ANSWERING),
         needs="the questions (an official file, or JSON lines)",
     ),
     "needle": TaskOptions(
-        "a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)
+        "find a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)
     ),
     "multi-key": TaskOptions(
-        "one of many keys, made up, or of --data records.jsonl.gz", _multi_key,
+        "find one key among many, generated or from --data records.jsonl.gz", _multi_key,
         ("data", "keys", *_ANSWERING),
     ),
     "perplexity": TaskOptions(
@@ -172,7 +174,7 @@ TASKS = {
         ("data", "context_tokens", "streams", "skip"), needs="a text file",
     ),
     "embedding": TaskOptions(
-        "an encoder's embeddings against full attention", _embedding,
+        "compare an encoder's embeddings with those of full attention", _embedding,
         ("data", "context_tokens", "limit", "skip"), needs="a text file",
     ),
     "synthetic": TaskOptions(

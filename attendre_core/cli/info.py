@@ -1,4 +1,4 @@
-"""``attendre info``: versions, backends, names of memories, and what a memory would cost."""
+"""``attendre info``: versions, backends, names of memories, and the bytes that a memory takes."""
 
 from __future__ import annotations
 
@@ -32,12 +32,11 @@ from attendre_core.presets import (
 __all__ = ["add_to"]
 
 _DESCRIPTION = f"""\
-Show versions, the array libraries that can be used, and the names and options of memories.
+Show versions, the available array libraries, and the names and options of memories.
 
-With --memory it also shows what a name means and how many bytes it takes in a model of a
-given shape, before anything is allocated. Array libraries are looked up without importing
-them, except the one named by --backend; --backend all imports each one and shows what it can
-do.
+With --memory, also show what a name means and how many bytes it takes in a model of a given
+shape; nothing is allocated. Array libraries are found without importing them, except the one
+named by --backend; --backend all imports every one and shows its capabilities.
 
 {MEMORY_HELP}"""
 
@@ -57,32 +56,34 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "info",
-        "show versions, backends, presets, and the bytes of a memory",
+        "show versions, backends, names of memories, and the bytes of a memory",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
         run=run,
     )
-    add_shared(parser, backend_help="array library to import and look at (numpy), or 'all'")
-    size = parser.add_argument_group("the memory to look at")
+    add_shared(parser, backend_help="array library to import and describe, or 'all' (numpy)")
+    size = parser.add_argument_group("the memory to describe, and the model that it is for")
     add_memory(size, None, "its name, or a size for the recommended system")
     size.add_argument(
-        "--both-ways", action="store_true", help="the model attends to both sides (causal)"
+        "--both-ways", action="store_true", help="the model attends in both directions (causal)"
     )
     for flag, letter, default, words in (
         ("--layers", "L", 12, "layers"),
         ("--kv-heads", "G", 8, "K/V heads"),
         ("--heads", "H", None, "query heads (as many as K/V heads)"),
-        ("--head-dim", "D", 64, "numbers per head"),
+        ("--head-dim", "D", 64, "width of a head"),
         ("--dim", "C", None, "width of the residual stream (H * D)"),
-        ("--batch", "B", 1, "rows"),
+        ("--batch", "B", 1, "rows of the batch"),
     ):
         shown = words if default is None else f"{words} ({default})"
         size.add_argument(flag, type=whole_number(1), default=default, metavar=letter, help=shown)
-    size.add_argument("--dtype", choices=_DTYPES, default="float32", help="of keys and values")
+    size.add_argument(
+        "--dtype", choices=_DTYPES, default="float32", help="dtype of keys and values (float32)"
+    )
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Collect, then print."""
+    """Collect the facts, then print them."""
     answer: dict[str, Any] = {
         "command": "info",
         "versions": versions(),
@@ -91,9 +92,9 @@ def run(arguments: argparse.Namespace) -> None:
         "options": {option.usage: option.words for option in OPTIONS},
     }
     if arguments.backend != "all":
-        # A name that is not known, or a library that cannot be imported, is an error here.
+        # Raises if the name is not known or the library cannot be imported.
         asked = backend(arguments.backend)
-        if asked.name not in [found["name"] for found in answer["backends"]]:
+        if asked.name not in [entry["name"] for entry in answer["backends"]]:
             answer["backends"].append(look_at(arguments.backend, arguments.backend))
     if arguments.memory is not None:
         answer["memory"] = estimate(arguments)
@@ -104,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def described(config: MemoryConfig) -> str:
-    """Write a policy and everything else that a name sets.
+    """Write a policy and the settings that differ from the defaults.
 
     Examples
     --------
@@ -112,7 +113,7 @@ def described(config: MemoryConfig) -> str:
     "FIFO(), present='visible'"
     """
     policy = config.policy
-    told = [
+    arguments = [
         f"{field.name}={value!r}"
         for number, field in enumerate(fields(policy))
         if (value := getattr(policy, field.name)) != field.default or number == 0
@@ -122,11 +123,11 @@ def described(config: MemoryConfig) -> str:
         for field in fields(config)[2:]
         if (value := getattr(config, field.name)) != field.default
     ]
-    return ", ".join([f"{type(policy).__name__}({', '.join(told)})", *more])
+    return ", ".join([f"{type(policy).__name__}({', '.join(arguments)})", *more])
 
 
 def versions() -> dict[str, str]:
-    """Return the versions of what is always there."""
+    """Return the versions of this package, Python and the required packages."""
     from attendre_core import __version__
 
     return {
@@ -137,7 +138,7 @@ def versions() -> dict[str, str]:
 
 
 def version_of(package: str) -> str:
-    """Return the version of a package, or why there is none."""
+    """Return the version of a package, or ``"not installed"``."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -145,19 +146,19 @@ def version_of(package: str) -> str:
 
 
 def look_at(name: str, asked: str) -> dict[str, Any]:
-    """Describe one backend, importing its library only if it was asked for."""
+    """Describe one backend; its library is imported only if ``asked`` names it or is "all"."""
     answer: dict[str, Any] = {"name": name}
     if asked in (name, "all"):
         try:
-            found = backend(name)
+            imported = backend(name)
         except ConfigError as error:
             return {**answer, "status": "missing", "reason": str(error)}
         return {
             **answer,
             "status": "imported",
             "version": version_of(library_of(name)),
-            "capabilities": sorted(found.capabilities),
-            "kernels": sorted(found.kernels),
+            "capabilities": sorted(imported.capabilities),
+            "kernels": sorted(imported.kernels),
         }
     if importlib.util.find_spec(library_of(name)) is None:
         reason = f"{library_of(name)} is not installed"
@@ -166,21 +167,21 @@ def look_at(name: str, asked: str) -> dict[str, Any]:
 
 
 def library_of(name: str) -> str:
-    """Return the module that a backend needs: its own name, or the package that brings it."""
+    """Return the module of a backend's array library, or the package that registers the backend."""
     points = {point.name: point.module for point in entry_points(group="attendre.backends")}
     module = points.get(name, name).partition(":")[0].partition(".")[0]
     return name if module.startswith("attendre_") else module
 
 
 def estimate(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return what the memory is and the bytes that it takes."""
+    """Return the settings of the memory and the bytes that it takes."""
     names = ("layers", "kv_heads", "heads", "head_dim", "dtype", "batch")
     shape = {name: getattr(arguments, name) for name in names}
     config = memory_for(
         arguments.memory, causal=not arguments.both_ways, carry_dim=arguments.dim, **shape
     )
     if config is None:
-        raise ConfigError("info: full attention has no fixed size. Name a memory with --memory.")
+        raise ConfigError("info: full attention has no fixed size. Give a memory with --memory.")
     count = config.nbytes(carry_dim=arguments.dim, **shape)
     return {
         "name": config.name,
@@ -194,15 +195,15 @@ def estimate(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def print_text(answer: dict[str, Any]) -> None:
-    """Print the answer for people."""
+    """Print the answer as text."""
     terminal = Terminal()
     print(", ".join(f"{name} {number}" for name, number in answer["versions"].items()))
     print(terminal.paint("\nBackends", "bold"))
-    for found in answer["backends"]:
-        colour = "red" if found["status"] == "missing" else "green"
-        status = terminal.paint(f"{found['status']:<9}", colour)
-        print(f"  {found['name']:<17} {status} {_details(found)}")
-    print(terminal.paint("\nNames (and any LFA-<decay>), as they are with 64 entries", "bold"))
+    for entry in answer["backends"]:
+        colour = "red" if entry["status"] == "missing" else "green"
+        status = terminal.paint(f"{entry['status']:<9}", colour)
+        print(f"  {entry['name']:<17} {status} {_details(entry)}")
+    print(terminal.paint("\nNames (and any LFA-<decay>), shown with 64 entries", "bold"))
     for name, settings in answer["presets"].items():
         print(f"  {name:<17} {settings}")
     print(terminal.paint("\nOptions", "bold"))
@@ -219,20 +220,20 @@ def print_text(answer: dict[str, Any]) -> None:
         )
 
 
-def _details(found: dict[str, Any]) -> str:
-    if found["status"] == "missing":
-        return str(found["reason"])
-    if found["status"] == "found":
-        return f"{found['version']}; not imported, --backend {found['name']} looks inside"
-    words = [found["version"]]
+def _details(entry: dict[str, Any]) -> str:
+    if entry["status"] == "missing":
+        return str(entry["reason"])
+    if entry["status"] == "found":
+        return f"{entry['version']}; not imported, use --backend {entry['name']} for details"
+    words = [entry["version"]]
     for kind in ("capabilities", "kernels"):
-        if found[kind]:
-            words.append(f"{kind}: {', '.join(found[kind])}")
+        if entry[kind]:
+            words.append(f"{kind}: {', '.join(entry[kind])}")
     return "; ".join(words)
 
 
 def readable(count: int) -> str:
-    """Write a number of bytes for people.
+    """Write a number of bytes with a unit that people can read.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""``attendre run``: read a long file with a model in bounded memory, then answer or go on."""
+"""``attendre run``: read a long file in bounded memory, then continue it or answer a question."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _DESCRIPTION = f"""\
-Read a text file of any length with a model that you have, in a memory of fixed size, and
-continue it or answer a question about it.
+Read a text file of any length with your model in a memory of fixed size, then continue the
+text or answer a question about it.
 
 The checkpoint is a Hugging Face folder, a .gguf file or a llama2.c .bin file. The summary
-says what the memory took and what full attention over the same input would have needed.
+says how much the memory took and how much full attention would have needed.
 
 {MEMORY_HELP}"""
 
@@ -46,7 +46,7 @@ _EXAMPLES = """\
   attendre run --model model.gguf --memory full page.txt"""
 
 _TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
-#: Tokens that are read between two looks at the progress bar.
+#: Tokens read between two updates of the progress bar.
 _PIECE = 1024
 
 
@@ -63,51 +63,61 @@ def add_to(commands: Any) -> None:
     parser.add_argument("file", metavar="FILE", help="the text to read; - is standard input")
     parser.add_argument("--model", required=True, metavar="PATH", help="the checkpoint")
     parser.add_argument(
-        "--question", metavar="TEXT", help="answer this; without it the text is continued"
+        "--question", metavar="TEXT", help="question to answer; without it, the text is continued"
     )
     parser.add_argument(
         "--template",
         default=_TEMPLATE,
         metavar="TEXT",
-        help="with {question} and {context}; the default is the paper's, question first",
+        help="prompt with {question} and {context} in it; the default is the paper's, with the "
+        "question first",
     )
     add_memory(
         parser,
         "1024",
-        "see above; a size alone is the recommended system for the model, 'full' is full "
-        "attention without a limit (1024)",
+        "a name as above, a size for the system recommended for the model, or 'full' for "
+        "full attention without a limit (1024)",
     )
     parser.add_argument(
         "--attention",
         choices=("causal", "prefix"),
         help="prefix lets a decoder read the text in both directions",
     )
-    parser.add_argument("--limit", type=whole_number(1), metavar="T", help="read T tokens at most")
+    parser.add_argument("--limit", type=whole_number(1), metavar="T", help="read at most T tokens")
     _add_writing(parser)
-    parser.add_argument("--dtype", default="float32", help="float32, float16, bfloat16 or auto")
+    parser.add_argument(
+        "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
+    )
     parser.add_argument("--save", metavar="FILE", help="save the state after reading")
-    parser.add_argument("--restore", metavar="FILE", help="go on from a saved state")
+    parser.add_argument("--restore", metavar="FILE", help="continue from a saved state")
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
 
 def _add_writing(parser: Parser) -> None:
-    writing = parser.add_argument_group("what it writes")
+    writing = parser.add_argument_group("generation")
     writing.add_argument(
-        "--max-new-tokens", type=whole_number(1), default=64, metavar="T", help="at most (64)"
+        "--max-new-tokens", type=whole_number(1), default=64, metavar="T",
+        help="generate at most T tokens (64)",
+    )  # fmt: skip
+    writing.add_argument(
+        "--temperature", type=float, default=0.0,
+        help="sampling temperature; 0 takes the likeliest token (0)",
+    )  # fmt: skip
+    writing.add_argument(
+        "--top-p", type=float, default=1.0, help="probability mass to sample from (1)"
+    )
+    writing.add_argument("--seed", type=whole_number(0), default=0, help="seed for sampling (0)")
+    writing.add_argument(
+        "--beams", type=whole_number(1), default=1, help="beams of a beam search; 1 means none (1)"
     )
     writing.add_argument(
-        "--temperature", type=float, default=0.0, help="0 takes the likeliest token (0)"
-    )
-    writing.add_argument("--top-p", type=float, default=1.0, help="nucleus to draw from (1)")
-    writing.add_argument("--seed", type=whole_number(0), default=0, help="for drawing (0)")
-    writing.add_argument("--beams", type=whole_number(1), default=1, help="beam search (1: none)")
-    writing.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="end there; may be repeated"
-    )
+        "--stop", action="append", default=[], metavar="TEXT",
+        help="stop before this text; may be repeated",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the command."""
+    """Read the text, generate, and print a summary."""
     from attendre_core.zoo import load
 
     text = _text(arguments)
@@ -147,7 +157,10 @@ def _text(arguments: argparse.Namespace) -> str:
         return text
     for name in ("{question}", "{context}"):
         if name not in arguments.template:
-            raise ConfigError(f"run: the template has no {name}. It has to say where it goes.")
+            raise ConfigError(
+                f"run: the template has no {name}, expected {{question}} and {{context}} where "
+                "they belong."
+            )
     template: str = arguments.template
     return template.replace("{question}", arguments.question).replace("{context}", text)
 
@@ -173,16 +186,16 @@ def _read(stream: Stream, tokens: list[int]) -> None:
 
 
 def _write(arguments: argparse.Namespace, model: Model, stream: Stream) -> str:
-    """Generate; on a terminal, or to a pipe, the text appears as it is made."""
+    """Generate; without --json, beams and --stop, the text is printed token by token."""
     shown = [0]
 
     def show(row: int, token: int, text: str) -> None:
         if not arguments.json and arguments.beams == 1 and not arguments.stop:
-            # A character may need more tokens; it is shown once it is whole.
-            whole = text.rstrip("\N{REPLACEMENT CHARACTER}")
-            sys.stdout.write(whole[shown[0] :])
+            # A character that needs further tokens is shown once it is complete.
+            complete = text.rstrip("\N{REPLACEMENT CHARACTER}")
+            sys.stdout.write(complete[shown[0] :])
             sys.stdout.flush()
-            shown[0] = len(whole)
+            shown[0] = len(complete)
 
     tokens = stream.generate(
         arguments.max_new_tokens,

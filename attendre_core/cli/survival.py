@@ -1,4 +1,4 @@
-"""A trace in a terminal: a coarse survival map, and the words that are still in memory."""
+"""A trace in a terminal: a coarse map of what survived, and the words still in memory."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ from attendre_core.evaluation.tracing.record import (
     TextTrace,
 )
 
-__all__ = ["lines_of", "tell"]
+__all__ = ["lines_of", "print_trace"]
 
-#: Rows of a map, lines of text, words of context beside what is kept, and the longest gap that is
-#: shown in full.
-_ROWS, _LINES, _BESIDE, _GAP = 10, 8, 2, 6
+#: Rows of a map, and lines of text, at most.
+_ROWS, _LINES = 10, 8
+#: Gaps of more than `_GAP` words are shortened to `_BESIDE` words at either end.
+_BESIDE, _GAP = 2, 6
 
 
-def tell(trace: TextTrace, answer: str | None) -> None:
+def print_trace(trace: TextTrace, answer: str | None) -> None:
     """Print what happened in the highest layer; ``answer`` is the right next word, if known."""
     terminal = Terminal()
     shades = terminal.choose("░▒▓█", "-+*#")
     print(terminal.paint(trace.title, "bold"))
     print(
-        f"layer {trace.policies[0].layers[-1].layer}; a map has a row per step and a column for a "
-        f"few tokens: {shades} some to all of them in memory,\n"
+        f"layer {trace.policies[0].layers[-1].layer}; maps have steps as rows and a few tokens per "
+        f"column: {shades} some to all of them in memory,\n"
         f"{terminal.choose('·', '.')} evicted, x refused, blank not read yet; 'word @7' is the "
         "word at position 7\n"
     )
@@ -46,27 +47,27 @@ def tell(trace: TextTrace, answer: str | None) -> None:
 
 
 def _verdict(trace: TextTrace, answer: str) -> str:
-    """Say which policies led to the right answer."""
+    """Say with which policies the model found the right answer."""
     right = [policy.name for policy in trace.policies if policy.next_words[0][0] == answer]
     wrong = [policy.name for policy in trace.policies if policy.name not in right]
-    found = f"{answer} is found with {', '.join(right)}" if right else f"{answer} is not found"
-    return f"{found}; not with {', '.join(wrong)}." if right and wrong else f"{found}."
+    verdict = f"{answer} is found with {', '.join(right)}" if right else f"{answer} is not found"
+    return f"{verdict}; not with {', '.join(wrong)}." if right and wrong else f"{verdict}."
 
 
 def lines_of(
     trace: TextTrace, policy: PolicyTrace, layer: LayerTrace, terminal: Terminal
 ) -> Iterator[str]:
-    """Yield the lines that tell about one policy in one layer."""
+    """Yield the lines about one policy in one layer."""
     counts = layer.counts()
-    told = (
+    summary = (
         f"{counts['held']:,} of {len(trace.words):,} tokens in memory, {counts['evicted']:,} "
         f"evicted, {counts['refused']:,} refused"
     )
-    yield f"{terminal.paint(policy.name, 'bold')}  {told}"
+    yield f"{terminal.paint(policy.name, 'bold')}  {summary}"
     if policy.next_words:
-        found = [f"{_clean(w) or '(no text)'} {100 * p:.0f} %" for w, p in policy.next_words]
+        words = [f"{_clean(w) or '(no text)'} {100 * p:.0f} %" for w, p in policy.next_words]
         likely = sum(p >= 0.005 for _, p in policy.next_words)
-        yield f"  likeliest next: {', '.join(found[: max(likely, 1)])}"
+        yield f"  likeliest next: {', '.join(words[: max(likely, 1)])}"
     yield from (f"  {line}" for line in _strongest(trace, layer))
     wide = max(40, min(terminal.columns, 110))
     yield from (f"  {line}" for line in _map(layer, wide - 14, terminal))
@@ -74,28 +75,30 @@ def lines_of(
 
 
 def _strongest(trace: TextTrace, layer: LayerTrace) -> Iterator[str]:
-    found = layer.attended
-    if found is None or not found.position.size:
+    """Yield a line with the entries that the last query attended to most, if there are any."""
+    attended = layer.attended
+    if attended is None or not attended.position.size:
         return
-    best = [i for i in np.argsort(-found.mean, kind="stable")[:4] if found.mean[i] >= 0.005]
+    weights = attended.mean
+    best = [i for i in np.argsort(-weights, kind="stable")[:4] if weights[i] >= 0.005]
     if not best:
         return
     words = ", ".join(
-        f"{_word(trace, int(found.position[i]))} {100 * float(found.mean[i]):.0f} %" for i in best
+        f"{_word(trace, int(attended.position[i]))} {100 * float(weights[i]):.0f} %" for i in best
     )
     yield f"last query: {words}"
 
 
 def _word(trace: TextTrace, position: int) -> str:
-    """Name a token and its place."""
+    """Return the word at a position, as in ``word @7``."""
     piece = trace.words[position]
     return f"{_clean(piece) or ('(space)' if piece else '(no text)')} @{position}"
 
 
 def _map(layer: LayerTrace, wide: int, terminal: Terminal) -> Iterator[str]:
-    """Yield rows of steps; the darker, the more of a column's tokens are in memory."""
+    """Yield a line per step; a column is darker the more of its tokens are in memory."""
     shades = terminal.choose("░▒▓█", "-+*#")
-    nothing = terminal.choose("·", ".")
+    evicted = terminal.choose("·", ".")
     share = coarse_map(layer, _ROWS, wide)
     steps = steps_of_rows(layer.steps, share.shape[1])
     digits = len(str(layer.steps - 1))
@@ -111,12 +114,12 @@ def _map(layer: LayerTrace, wide: int, terminal: Terminal) -> Iterator[str]:
             elif share[REFUSED, row, column] > 0.5:
                 cells.append(terminal.paint("x", "red"))
             else:
-                cells.append(terminal.paint(nothing, "dim"))
+                cells.append(terminal.paint(evicted, "dim"))
         yield f"step {step:>{digits}} {''.join(cells)}".rstrip()
 
 
 def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) -> Iterator[str]:
-    """Yield the text around what is in memory at the end; brackets where there is no colour."""
+    """Yield the text around the entries left at the end, which are in green or in brackets."""
     kept = np.zeros(len(trace.words), dtype=bool)
     kept[layer.survivors] = True
     line, room, lines = "", wide, 0
@@ -145,9 +148,10 @@ def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) ->
 
 
 def _runs(trace: TextTrace, kept: NDArray[np.bool_]) -> Iterator[tuple[list[str], bool, int, bool]]:
-    """Yield words, whether they are in memory, where they begin, whether within a word.
+    """Yield runs of words that are all in memory, or all not; long gaps are shortened.
 
-    Long gaps are cut.
+    Each run is its words, whether they are in memory, its first position, and whether it starts
+    in the middle of a word.
     """
     edges = np.flatnonzero(np.diff(kept.astype(np.int8))) + 1
     bounds = [0, *edges.tolist(), len(kept)]
@@ -166,6 +170,6 @@ def _runs(trace: TextTrace, kept: NDArray[np.bool_]) -> Iterator[tuple[list[str]
 
 
 def _clean(text: str) -> str:
-    """Take out what a terminal would obey: a text may hold anything."""
+    """Replace control characters by spaces: a text may hold anything, escape codes included."""
     plain = "".join(letter if letter.isprintable() else " " for letter in text)
     return " ".join(plain.split())

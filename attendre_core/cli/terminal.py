@@ -16,13 +16,14 @@ _ASCII_BLOCKS = " .:-=+*%#"
 
 
 class Terminal:
-    """What the stream that we print on can show.
+    """Colour and characters that fit an output stream.
 
     Parameters
     ----------
     stream
-        Where the text goes. Colour is used only on a terminal, and not when ``NO_COLOR`` is
-        set; characters beyond ASCII only where the stream's encoding has them.
+        Where the text goes; stdout by default. Colour is used only on a terminal, and not if
+        ``NO_COLOR`` is set or ``TERM`` is ``dumb``; characters beyond ASCII only if the stream's
+        encoding has them.
     """
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -34,11 +35,11 @@ class Terminal:
         self.columns = shutil.get_terminal_size((100, 24)).columns
 
     def paint(self, text: str, colour: str) -> str:
-        """Return the text in a colour, or as it is on a plain stream."""
+        """Return the text in a colour; unchanged if the stream has no colour."""
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colour else text
 
     def choose(self, fancy: str, plain: str) -> str:
-        """Return ``fancy`` where the stream can show it, else ``plain``."""
+        """Return ``fancy`` if the stream can show characters beyond ASCII, else ``plain``."""
         return fancy if self.unicode else plain
 
     def bars(self, shares: Sequence[float]) -> str:

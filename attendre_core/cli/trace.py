@@ -1,4 +1,4 @@
-"""``attendre trace``: see what memories keep of a text, and what the last query finds in them."""
+"""``attendre trace``: show what memories keep of a text, and what the last query attends to."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ Read one text with several eviction policies and look into their memories: which
 in memory at which step, which were evicted or refused, what the last query attended to, and
 which words are left at the end.
 
-Without arguments a tiny model that ships with this package reads a document of its
-look-ahead task; NumPy is enough and nothing is downloaded. With --model and --text (or
---prompt) your own model reads your own text.
+Without arguments, a tiny model that ships with this package reads a document of its
+look-ahead task; this needs only NumPy and downloads nothing. With --model and --text (or
+--prompt), your model reads your text.
 
-Prints a summary and writes a page to explore in any browser (one file that loads nothing)
-and, if matplotlib is installed, a picture.
+Prints a summary and writes a page to explore in any browser (a single file that loads nothing
+else) and, if matplotlib is installed, a picture.
 
 {MEMORY_HELP}"""
 
@@ -52,9 +52,9 @@ _EXAMPLES = """\
   cat log.txt | attendre trace --model model.gguf --text - --limit 4000 --out log-trace
   attendre trace --json | python -m json.tool"""
 
-#: Compared by default, besides what is recommended for the model.
+#: Compared by default, in addition to the system recommended for the model.
 _POLICIES = ("MT", "AS", "LRA-sum+c=0", "LFA-1e-3+c=0")
-#: M, S and K of the tiny models, and of others.
+#: Default M, S and K: of the tiny models, and of all other models.
 _TINY_SIZES: tuple[int | str, int, int | None] = (32, 16, 16)
 _SIZES: tuple[int | str, int, int | None] = (256, 64, None)
 
@@ -64,7 +64,7 @@ def add_to(commands: Any) -> None:
     parser = add_command(
         commands,
         "trace",
-        "see what memories keep of a text: maps, words, a page to explore",
+        "show what memories keep of a text: maps, words, a page to explore",
         description=_DESCRIPTION,
         examples=_EXAMPLES,
         run=run,
@@ -73,26 +73,26 @@ def add_to(commands: Any) -> None:
     _add_memories(parser)
     add_list(
         parser, "--layer", whole_number(0), metavar="L",
-        help="layers to trace, from 0; the summary shows the highest (all)",
+        help="layers to trace, counted from 0; the summary shows the highest (all)",
     )  # fmt: skip
     parser.add_argument(
         "--out", default="attendre-trace", metavar="FOLDER",
-        help="where page and picture are written; made if it is not there (attendre-trace)",
+        help="where to write page and picture; created if missing (attendre-trace)",
     )  # fmt: skip
     add_shared(parser, backend_help="array library to compute with (numpy)")
 
 
 def _add_reading(parser: Parser) -> None:
-    group = parser.add_argument_group("what is read")
+    group = parser.add_argument_group("the input")
     group.add_argument(
         "--model", default=TINY[0], metavar="PATH",
-        help="a checkpoint as in attendre run, or a tiny model: prefix-lm, encoder-decoder "
+        help="a checkpoint as for attendre run, or a tiny model: prefix-lm, encoder-decoder "
         "(prefix-lm)",
     )  # fmt: skip
     source = group.add_mutually_exclusive_group()
-    source.add_argument("--text", metavar="FILE", help="the text; - is standard input")
-    source.add_argument("--prompt", metavar="TEXT", help="the text itself")
-    group.add_argument("--limit", type=whole_number(1), metavar="T", help="read T tokens at most")
+    source.add_argument("--text", metavar="FILE", help="file to read; - is standard input")
+    source.add_argument("--prompt", metavar="TEXT", help="text to read")
+    group.add_argument("--limit", type=whole_number(1), metavar="T", help="read at most T tokens")
     group.add_argument(
         "--attention", choices=("causal", "prefix"),
         help="prefix lets a decoder read the text in both directions",
@@ -102,10 +102,10 @@ def _add_reading(parser: Parser) -> None:
     )
     group.add_argument(
         "--task", choices=("look-ahead", "past-only"), default="look-ahead",
-        help="for a tiny model: its document (look-ahead)",
+        help="tiny models: task of the document (look-ahead)",
     )  # fmt: skip
     group.add_argument(
-        "--seed", type=whole_number(0), default=0, help="for a tiny model: which document (0)"
+        "--seed", type=whole_number(0), default=0, help="tiny models: seed of the document (0)"
     )
 
 
@@ -113,9 +113,9 @@ def _add_memories(parser: Parser) -> None:
     group = parser.add_argument_group("the memories")
     add_list(
         group, "--policies", metavar="NAME",
-        help="names of memories, separated by commas; their own size and options count "
-        f"({','.join(_POLICIES)}, waiting for half of M if the model looks both ways, and what we "
-        "recommend for it)",
+        help="names of memories, separated by commas; a size or option in a name overrides the "
+        f"ones below ({','.join(_POLICIES)}, with +wait=half if the model looks both ways, and the "
+        "system recommended for the model)",
     )  # fmt: skip
     group.add_argument("--size", metavar="M", help="entries per layer, or bytes (256; tiny: 32)")
     group.add_argument(
@@ -123,16 +123,16 @@ def _add_memories(parser: Parser) -> None:
     )
     group.add_argument(
         "--top-k", type=whole_number(1), metavar="K",
-        help="entries a query retrieves (all; tiny models: 16)",
+        help="entries each query retrieves (all; tiny models: 16)",
     )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Read, then write and tell."""
-    from attendre_core.cli.survival import tell
+    """Trace the text, write page and picture, print the summary."""
+    from attendre_core.cli.survival import print_trace
     from attendre_core.evaluation.tracing import trace_text
 
-    # A wrong name is told before a large model is loaded.
+    # Wrong names are reported before a large model is loaded.
     names = [_parsed(name) for name in arguments.policies or ()]
     folder = _folder(arguments.out)
     reading = tiny_reading(arguments) if arguments.model in TINY else own_reading(arguments)
@@ -149,7 +149,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.json:
         print_json({**_as_json(trace, page, picture), "answer": reading.answer})
         return
-    tell(trace, reading.answer)
+    print_trace(trace, reading.answer)
     print(f"Page:    {page} (open it in a browser)")
     print(f"Picture: {picture}" if picture else f"No picture: {missing}")
 
@@ -167,7 +167,7 @@ def _parsed(text: str) -> ParsedName:
 def _memories(
     arguments: argparse.Namespace, names: list[ParsedName], model: Model
 ) -> dict[str, MemoryConfig]:
-    """Make the memories for a model, by their full names."""
+    """Return the memories to compare, by their full names."""
     if not names:
         waits = () if model.causal else ("wait=half",)
         names = [parse("+".join((name, *waits))) for name in _POLICIES]
@@ -175,7 +175,7 @@ def _memories(
     size, chunk, top_k = _TINY_SIZES if arguments.model in TINY else _SIZES
     if arguments.size is not None:
         size = parse(f"MT:{arguments.size}").size or size
-    found = {}
+    memories = {}
     for parsed in names:
         most = parsed.size or size
         entries = most if isinstance(most, int) else 2**31
@@ -186,29 +186,30 @@ def _memories(
         )
         memory = model.with_memory(str(full)).memory
         if memory is not None:
-            found[memory.name] = memory
-    return found
+            memories[memory.name] = memory
+    return memories
 
 
-# -------------------------------------------------------------------- what comes out
+# -------------------------------------------------------------------- the output
 
 
 def _folder(name: str) -> Path:
-    """Make the folder before anything is computed."""
+    """Create the folder, before anything is computed."""
     folder = Path(name).expanduser()
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"trace: the folder {name} cannot be made ({error.strerror}). Give another with --out."
+            f"trace: the folder {name} cannot be created ({error.strerror}). Give another with "
+            "--out."
         ) from error
     if not os.access(folder, os.W_OK):
-        raise ConfigError(f"trace: nothing can be written into {name}. Give another with --out.")
+        raise ConfigError(f"trace: the folder {name} is not writable. Give another with --out.")
     return folder
 
 
 def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
-    """Write page and picture; returns where they are, and why there is no picture."""
+    """Write page and picture; return their paths, and the reason if there is no picture."""
     from attendre_core.evaluation.tracing.figure import write_png
     from attendre_core.evaluation.tracing.trace_page import page_of
 
@@ -251,7 +252,7 @@ def _as_json(trace: TextTrace, page: Path, picture: Path | None) -> dict[str, An
 def _layer_json(layer: LayerTrace) -> dict[str, Any]:
     from attendre_core.layer.trace import REASONS
 
-    found = layer.attended
+    attended = layer.attended
     return {
         "layer": layer.layer,
         **layer.counts(),
@@ -259,9 +260,9 @@ def _layer_json(layer: LayerTrace) -> dict[str, Any]:
         "born": layer.born.tolist(),
         "gone": [None if step < 0 else step for step in layer.gone.tolist()],
         "reason": [REASONS[code] for code in layer.reason],
-        "attended": None if found is None else {
-            "step": found.step,
-            "position": found.position.tolist(),
-            "weight": [round(float(w), 6) for w in found.mean],
+        "attended": None if attended is None else {
+            "step": attended.step,
+            "position": attended.position.tolist(),
+            "weight": [round(float(w), 6) for w in attended.mean],
         },
     }  # fmt: skip

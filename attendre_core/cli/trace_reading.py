@@ -1,4 +1,4 @@
-"""What ``attendre trace`` reads: a document for a tiny model, or a text for one of yours."""
+"""The input of ``attendre trace``: a document for a tiny model, or your text for your model."""
 
 from __future__ import annotations
 
@@ -15,14 +15,26 @@ if TYPE_CHECKING:
 
 __all__ = ["TINY", "Reading", "own_reading", "tiny_reading"]
 
-#: The models that ship with the package.
+#: The tiny models that ship with the package.
 TINY = ("prefix-lm", "encoder-decoder")
-#: Chunks of a document of the tiny models.
+#: Length of the document that a tiny model reads, in chunks.
 _CHUNKS = 16
 
 
 class Reading(NamedTuple):
-    """What is read: a model, tokens, how tokens are shown, a sentence, and what is right."""
+    """A model and the input that it reads.
+
+    Attributes
+    ----------
+    model, tokens
+        The model, and the token ids that it reads.
+    naming
+        How tokens are shown; None asks the tokenizer.
+    title
+        One sentence about model and input.
+    answer
+        The right next word, if there is one.
+    """
 
     model: Model
     tokens: list[int]
@@ -32,7 +44,7 @@ class Reading(NamedTuple):
 
 
 def tiny_reading(arguments: argparse.Namespace) -> Reading:
-    """Let a tiny model read a document of one of its tasks."""
+    """Load a tiny model and draw a document of the chosen task."""
     from attendre_core.evaluation import load_tiny
     from attendre_core.evaluation.tasks import SYNTHETIC, word
     from attendre_core.evaluation.tasks.synthetic_words import KEYS, QUESTIONS
@@ -40,11 +52,14 @@ def tiny_reading(arguments: argparse.Namespace) -> Reading:
     if arguments.text is not None or arguments.prompt is not None:
         raise ConfigError(
             f"trace: the tiny model {arguments.model} reads only documents of its own tasks "
-            "(--task, --seed). Name a model that reads text with --model."
+            "(--task, --seed). To read a text, give another model with --model."
         )
     for name in ("attention", "limit"):
         if getattr(arguments, name) is not None:
-            raise ConfigError(f"trace: --{name} is for models that read a text of yours.")
+            raise ConfigError(
+                f"trace: --{name} is for models that read text, not for {arguments.model}. Leave "
+                "it out."
+            )
     (document,) = SYNTHETIC[arguments.task]().documents(
         arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS)
     )
@@ -63,7 +78,7 @@ def tiny_reading(arguments: argparse.Namespace) -> Reading:
 
 
 def own_reading(arguments: argparse.Namespace) -> Reading:
-    """Let a model of the user's read a text of the user's."""
+    """Load the user's model and read the user's text."""
     from attendre_core.zoo import load
 
     text = arguments.prompt if arguments.prompt is not None else _text(arguments.text)

@@ -125,7 +125,8 @@ class AttendreLayer(LayerSpec):
         record = None
         if self.trace:
             kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
-            record = trace_step(self.kv_memory, state.kv, kv, chunk.position, chunk.valid, evicted)
+            place = (chunk.position, chunk.valid)
+            record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
             kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)
@@ -164,11 +165,11 @@ class AttendreLayer(LayerSpec):
         return state, self._joined(state, outputs)
 
     def decoding(
-        self, state: LayerState, room: int | None = None
+        self, state: LayerState, room: int | None = None, *, policy_params: Any = None
     ) -> tuple[AttendreLayer, LayerState]:
         """Switch from reading to decoding; see `attendre_core.layer.decoding.decoding`."""
         self._check_state("AttendreLayer.decoding", state)
-        return decoding(self, state, room)
+        return decoding(self, state, room, policy_params)
 
     # ---------------------------------------------------------------- inside
 

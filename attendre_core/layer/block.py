@@ -70,7 +70,8 @@ class Observer(Protocol):
         """Watch layer ``number``, whose queries have just attended.
 
         ``flow`` is the output, ``state`` holds the entries that were attended to. ``trace`` says
-        what was inserted and evicted before that; None at the end of the input, when nothing is.
+        what was inserted and evicted before that; None at the end of the input, when nothing is,
+        and where layers do not trace.
         """
 
 

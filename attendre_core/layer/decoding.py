@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from attendre_core import checks
 from attendre_core.layer.records import LayerState
@@ -17,7 +17,7 @@ __all__ = ["decoding"]
 
 
 def decoding(
-    layer: AttendreLayer, state: LayerState, room: int | None = None
+    layer: AttendreLayer, state: LayerState, room: int | None = None, policy_params: Any = None
 ) -> tuple[AttendreLayer, LayerState]:
     """Switch a layer from reading to decoding: causal, no Q memory, the K/V memory stays.
 
@@ -29,6 +29,8 @@ def decoding(
         Slots for generated entries beside those that were read: what was read is never evicted,
         and the generated entries are first in, first out among themselves. None inserts generated
         entries into the memory itself, where they compete (specification, reading 28).
+    policy_params
+        Arrays of the K/V memory's policy, if it has any.
 
     Returns
     -------
@@ -43,7 +45,7 @@ def decoding(
         hint="It counts generated entries; None puts them into the memory itself.",
     )  # fmt: skip
     if layer.kv_memory.present == "visible":
-        kv, _ = layer.kv_memory.settle(kv)
+        kv, _ = layer.kv_memory.settle(kv, policy_params=policy_params)
     slots = max(layer.kv_memory.size + room, kv.key.shape[2])
     if slots > kv.key.shape[2]:
         kv = grown(kv, slots - kv.key.shape[2])

@@ -61,11 +61,12 @@ def trace_step(
     position: Array,
     valid: Array,
     evicted: EvictedEntries,
+    params: Any = None,
 ) -> StepTrace:
-    """Describe one insertion."""
+    """Describe one insertion; ``params`` are the policy's."""
     xp = backend_of(after.key).xp
     policy = memory.policy
-    chronological = policy.priority(Stored(*after[:10])) is None
+    chronological = policy.priority(Stored(*after[:10], after.policy_state, params)) is None
     since = before.clock if memory.present == "compete" else before.chunk_start
     since = xp.reshape(since, since.shape + (1,) * (evicted.valid.ndim - 1))
     # What stayed but could have been evicted: not pinned, not a sink, not recent, and in visible

@@ -177,8 +177,10 @@ def compete(
     """
     stored = Stored(*state[:10], state.policy_state, params)
     new = scored(memory.policy, stored, new)
-    rank_stored = ranked(memory, stored, new.clock)
-    rank_new = ranked(memory, Stored(*new[:3], new.enter, *new[4:8], new.aux, new.clock), new.clock)
+    # Both sides as the policy sees them now: the same clock, state and parameters.
+    rank_stored = ranked(memory, stored._replace(clock=new.clock), new.clock)
+    arrived = Stored(*new[:3], new.enter, *new[4:8], new.aux, new.clock, state.policy_state, params)
+    rank_new = ranked(memory, arrived, new.clock)
     slots, count = state.valid.shape[-1], new.valid.shape[-1]
     refused = None
     if count > slots:

@@ -119,7 +119,7 @@ def read(
     value = xp.astype(state.value, exact, copy=False)
     attention = Attention(
         pairs, value, position, Stored(*state[:10], state.policy_state, policy_params),
-        state.latest_query, scale, top_k, passes,
+        state.latest_query, lambda: rows / scale, top_k, passes,
     )  # fmt: skip
     return Reading(attention, pairs, value, usable, valid & ~finite, query.dtype)
 

@@ -162,10 +162,13 @@ class KeyValueStates(KeyValueSpec):
         warn_if_frozen(result.admitted_share, warn_below, stacklevel=3)
         return result
 
-    def settle(self, state: KeyValueState) -> tuple[KeyValueState, EvictedEntries]:
+    def settle(
+        self, state: KeyValueState, *, policy_params: Any = None
+    ) -> tuple[KeyValueState, EvictedEntries]:
         """Let the present chunk compete now: cut the state down to ``size`` entries.
 
         Only a memory with ``present="visible"`` holds more; others are returned unchanged.
+        ``policy_params`` as in `KeyValueMemory.insert`.
         """
         checks.key_value_state("KeyValueMemory.settle", self, state)
         if state.key.shape[2] == self.size:
@@ -174,7 +177,7 @@ class KeyValueStates(KeyValueSpec):
             return state, EvictedEntries(
                 key, value, none.position, none.valid, none.aux, none.score, none.arrival
             )
-        exchange = clear_room(self, state)
+        exchange = clear_room(self, state, policy_params)
         return carry_out(state, exchange, donate=False), hand_back(state, exchange)
 
 

@@ -52,11 +52,10 @@ def make_room(
     return Exchange(cleared(new, slot, slots), slot, write, state.chunk_start)
 
 
-def clear_room(memory: KeyValueSpec, state: KeyValueState) -> Exchange:
+def clear_room(memory: KeyValueSpec, state: KeyValueState, params: Any = None) -> Exchange:
     """Replace all entries beyond the memory's size by padding."""
     slots = state.key.shape[2]
-    slot = ops.lowest(
-        *ranked(memory, Stored(*state[:10], state.policy_state), state.clock), slots - memory.size
-    )
+    stored = Stored(*state[:10], state.policy_state, params)
+    slot = ops.lowest(*ranked(memory, stored, state.clock), slots - memory.size)
     empty = cleared(nothing(state, slot.shape[-1]), slot, slots)
     return Exchange(empty, slot, slot == slot, state.chunk_start)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, Literal, TypeVar
 
 from attendre_core import checks
@@ -130,7 +131,8 @@ _WORDS = {
 def check_pin(where: str, pin: tuple[tuple[int, int], ...]) -> None:
     """Refuse pins that are not ranges of positions."""
     for span in pin if isinstance(pin, tuple) else (pin,):
-        if not isinstance(span, tuple) or len(span) != 2 or not span[0] < span[1]:
+        whole = isinstance(span, tuple) and all(isinstance(n, Integral) for n in span)
+        if not whole or len(span) != 2 or not span[0] < span[1]:
             raise ConfigError(
                 f"{where}: pin is {pin!r}, expected ranges ((start, stop), ...) with start < "
                 "stop, e.g. pin=((0, 32),) for the first 32 positions."
@@ -151,7 +153,7 @@ def check_policy(
             f"{where}: policy is the class {policy.__name__}, expected an instance. Write "
             f"policy={policy.__name__}(), with its settings."
         )
-    for method in ("enter", "observe", "priority"):
+    for method in ("init", "enter", "observe", "remember", "priority"):
         if not callable(getattr(policy, method, None)):
             raise ConfigError(
                 f"{where}: policy is {policy!r}, which has no method {method}. Pass a policy such "

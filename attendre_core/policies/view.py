@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from attendre_core import ops
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, visible_pairs
@@ -36,14 +38,14 @@ class Attention:
         position: Array,
         stored: Stored,
         latest_before: Array,
-        scale: float = 1.0,
+        query: Callable[[], Array],
         top_k: int | None = None,
         passes: int | None = None,
     ) -> None:
         backend = backend_of(value)
         self._xp, self._cut = backend.xp, backend.stop_gradient
         self._pairs, self._value, self.stored = pairs, value, stored
-        self._scale, self._top_k, self._passes = scale, top_k, passes
+        self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._logits: Array | None = None  # with gradients, like weights and output
         self._weights: Array | None = None
         self._output: Array | None = None
@@ -74,7 +76,7 @@ class Attention:
     @property
     def query(self) -> Array:
         """(batch, G, R, queries, head_dim): the queries, without positions or scale."""
-        return self._cut(self._pairs.terms[0].plain_query) / self._scale
+        return self._cut(self._plain_query())
 
     @property
     def key(self) -> Array:
@@ -239,10 +241,10 @@ class Attention:
             near=only(pairs.near, 3),
             memo={},
         )
-        at = only(self.position, 1)
         return Attention(
-            last, self._value, at, self.stored, self.latest, self._scale, self._top_k, self._passes
-        )
+            last, self._value, only(self.position, 1), self.stored, self.latest,
+            lambda: only(self.query, 3), self._top_k, self._passes,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- inside
 

@@ -36,26 +36,27 @@ class MemoryConfig:
         M and N: entries of the K/V memory and of the Q memory of each layer. N = 0 means no Q
         memory.
     chunk, top_k
-        S and K: positions read per step, and entries each query retrieves (None = all).
+        S and K: positions read per step, and entries each query retrieves (None: all).
     present
         See `KeyValueMemory`.
     positions
-        What rotary positions do beyond the length a model was trained on: ``"clamp"`` treats
-        everything farther away as that far (LM-Infinite, the paper's choice), ``"model"`` keeps
-        counting, ``"in-cache"`` counts stored entries instead (StreamingLLM).
+        How rotary positions behave beyond the length a model was trained on: ``"clamp"`` limits
+        distances to that length (LM-Infinite, the paper's choice), ``"model"`` keeps counting,
+        ``"in-cache"`` numbers the stored entries instead (StreamingLLM).
     finish
-        How waiting queries leave at the end of the input: ``"drain"`` or ``"flush"``.
+        How waiting queries leave at the end of the input: ``"drain"`` (chunk by chunk) or
+        ``"flush"`` (all at once).
     decode
-        Where generated tokens go: ``"separate"``, a cache beside the memory, which then stays as
-        it is; or ``"inside"``, where they compete with what was read.
+        Where generated tokens go: ``"separate"`` puts them into a cache of their own and leaves
+        the memory unchanged; with ``"inside"`` they enter the memory and compete for its slots.
     encoder_outputs
         O: how many outputs of an encoder its decoder can attend to.
     layer_policies
-        Policies of single layers that differ: ((layer, policy), ...).
+        Policies of layers that do not use ``policy``: ((layer, policy), ...).
     per_head, protect_recent, sinks, pin
         See `KeyValueMemory`.
     cross_top_k
-        How many encoder outputs each head of a decoder retrieves (Unlimiformer); None = all.
+        How many encoder outputs each head of a decoder retrieves (Unlimiformer); None: all.
 
     Examples
     --------
@@ -116,7 +117,7 @@ class MemoryConfig:
                     f"{where}: top_k is {self.top_k}, but the memory has {self.kv_size} slots. "
                     "Use top_k=None to attend to all."
                 )
-        # The memory checks the rest: what is protected has to fit into it.
+        # `KeyValueMemory` checks the rest, such as whether the protected entries fit.
         for layer in (-1, *dict(self.layer_policies)):
             self.kv_memory(layer)
 
@@ -125,8 +126,8 @@ class MemoryConfig:
         """The full canonical name, such as ``"LRA-sum+softmax+c=0:1024"``.
 
         `preset` makes an equal configuration from it, and equal configurations have equal names.
-        What no name can say (a policy with arguments of its own, `layer_policies`) is written as
-        Python shows it; such a name only tells systems apart.
+        Settings outside the grammar (a policy with other arguments, `layer_policies`) are written
+        as their ``repr``; `preset` cannot read such a name back.
         """
         from attendre_core.presets.naming import name_of
 
@@ -149,11 +150,17 @@ class MemoryConfig:
         )
 
     def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
-        """Return the Q memory of one layer; None when N = 0."""
+        """Return the Q memory of one layer; None if N = 0."""
         return DataOnlyMemory(size=self.q_size) if self.q_size else None
 
     def with_layer_policies(self, policies: Mapping[int, Policy]) -> MemoryConfig:
-        """Return a configuration in which some layers have policies of their own."""
+        """Return a copy in which the given layers use other policies.
+
+        Parameters
+        ----------
+        policies
+            Policy by layer number; replaces earlier entries for the same layers.
+        """
         merged = {**dict(self.layer_policies), **policies}
         ordered = tuple(sorted(merged.items(), key=lambda item: item[0]))
         return replace(self, layer_policies=ordered)
@@ -170,22 +177,22 @@ class MemoryConfig:
         value_dim: int | None = None,
         batch: int = 1,
     ) -> int:
-        """Return the bytes of the memories of all layers, before anything is allocated.
+        """Return how many bytes the memories of all layers take; nothing is allocated.
 
-        Counted are keys, values and what is recorded with them (score, position, ...) for M
-        entries of each layer, with ``present="visible"`` for as many more as a chunk can bring (S,
-        but N above the first layer if that is larger: a flush); and for each of the N queries
-        that wait, the query and its residual stream. Not counted: parameters,
-        activations, a cache for generated tokens, and the outputs of an encoder. A layer with a
-        sliding window takes less than is counted for it.
+        The count includes, per layer, the keys, the values and their bookkeeping (score,
+        position, ...) for M entries; ``present="visible"`` adds room for one chunk (S entries, or
+        N above the first layer if N is larger, because a flush passes N entries on at once). Each
+        of the N waiting queries adds the query and its residual stream. Parameters, activations,
+        the cache for generated tokens and the outputs of an encoder are not included. Layers with
+        a sliding window may take less.
 
         Parameters
         ----------
         layers, kv_heads, head_dim, dtype, value_dim, batch
-            Of the model; values are ``head_dim`` wide by default.
+            Shape of the model; values are ``head_dim`` wide by default.
         heads, carry_dim
-            Query heads (``kv_heads`` by default) and width of the residual stream (heads *
-            head_dim by default). They matter only where queries wait.
+            Number of query heads (``kv_heads`` by default) and width of the residual stream
+            (``heads * head_dim`` by default). Used only if queries wait.
 
         Examples
         --------

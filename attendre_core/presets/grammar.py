@@ -1,7 +1,7 @@
 """The grammar of memory names, ``NAME[+option...][:size]``.
 
-``LRA-sum+softmax+c=0:1024`` is the paper's LRA-sum, scored by attention weights, whose new entries
-enter at the mean score, with 1024 entries per layer.
+``LRA-sum+softmax+c=0:1024`` is the paper's LRA-sum, scored by attention weights, with new entries
+entering at the mean score and 1024 entries per layer.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _LFA = re.compile(r"lfa-([0-9]+(?:\.[0-9]*)?(?:e[-+]?[0-9]+)?|\.[0-9]+(?:e[-+]?[
 
 
 class ParsedName(NamedTuple):
-    """The parts of a memory name, in canonical spelling; ``str`` joins them again.
+    """The parts of a memory name, in canonical spelling; ``str`` joins them.
 
     Attributes
     ----------
     name
         A known name (``"LRA-sum"``, ``"LFA-1e-3"``), or ``"module:Class"`` of a policy.
     options
-        Such as ``("softmax", "c=0")``, in the order of `OPTIONS`.
+        For example ``("softmax", "c=0")``, in the order of `OPTIONS`.
     size
-        Entries (int), bytes such as ``"64MiB"``, or None.
+        Entries per layer (int), bytes such as ``"64MiB"``, or None if the name has no size.
     """
 
     name: str
@@ -41,13 +41,13 @@ class ParsedName(NamedTuple):
     size: int | str | None = None
 
     def has(self, word: str) -> bool:
-        """Whether an option is given, by the word before its ``=``."""
+        """Whether the name has an option, given by the word before its ``=``."""
         return any(option.partition("=")[0] == word for option in self.options)
 
     def with_defaults(
         self, size: int | str | None = None, **values: int | str | None
     ) -> ParsedName:
-        """Return a name that also has what it does not say itself; None adds nothing.
+        """Return the name with a size and options added where it has none; None adds nothing.
 
         Examples
         --------
@@ -64,14 +64,15 @@ class ParsedName(NamedTuple):
 
 
 def split_name(text: str, known: Sequence[str]) -> ParsedName:
-    """Take a memory name apart.
+    """Split a memory name into its parts.
 
     Parameters
     ----------
     text
-        ``NAME[+option...][:size]``; capitals do not matter, but for ``module:Class``.
+        ``NAME[+option...][:size]``; case does not matter, except in ``module:Class``.
     known
-        Names in canonical spelling; ``LFA-<decay>`` and ``module:Class`` are always understood.
+        Names to accept, in canonical spelling; ``LFA-<decay>`` and ``module:Class`` are always
+        accepted.
 
     Examples
     --------
@@ -95,7 +96,7 @@ def split_name(text: str, known: Sequence[str]) -> ParsedName:
 
 
 def _is_size(name: str, tail: str, known: Sequence[str]) -> bool:
-    """Whether what follows the last colon is meant as a size, not as the class of a module."""
+    """Whether the text after the last colon is a size rather than the class of a module."""
     return (
         not re.match(r"\s*[^\W\d]", tail)
         or ":" in name
@@ -124,13 +125,13 @@ def _name(where: str, name: str, known: Sequence[str]) -> str:
 
 
 def _options(where: str, options: Sequence[str]) -> tuple[str, ...]:
-    found: list[tuple[int, str]] = []
+    ordered: list[tuple[int, str]] = []
     fields: dict[str, str] = {}
     for given in options:
         word, equals, value = (part.strip() for part in given.lower().partition("="))
         option = option_named(word)
         if option is None or bool(equals) != isinstance(option.value, ValueKind):
-            usage = f"; it is written +{option.usage}" if option else ""
+            usage = f"; write +{option.usage}" if option else ""
             raise ConfigError(
                 f"{where}: the option {given.strip()!r} is not known{usage}. Options are "
                 f"{', '.join(each.usage for each in OPTIONS)}; the size comes last, after a colon."
@@ -149,9 +150,9 @@ def _options(where: str, options: Sequence[str]) -> tuple[str, ...]:
                 "of them."
             )
         fields[option.field] = canonical
-        found.append((OPTIONS.index(option), canonical))
-    # A stable sort: several pins stay in their order.
-    return tuple(each for _, each in sorted(found, key=lambda item: item[0]))
+        ordered.append((OPTIONS.index(option), canonical))
+    # The sort is stable, so several pins stay in the order given.
+    return tuple(each for _, each in sorted(ordered, key=lambda item: item[0]))
 
 
 def _size(where: str, text: str) -> int | str:

@@ -1,4 +1,4 @@
-"""From a `MemoryConfig` back to its canonical name."""
+"""Find the canonical name of a `MemoryConfig`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from attendre_core.presets.systems import NAMES, PAPER_PRESETS, build, parse, se
 
 __all__ = ["canonical", "name_of"]
 
-#: Settings besides the policy that make a system what it is.
+#: Settings that, besides the policy, define a system.
 _DEFINING = ("present", "per_head", "protect_recent", "sinks")
-#: Sizes at which every setting that depends on the size differs.
+#: Two sizes at which every setting that depends on the size differs.
 _SIZES = (390, 8192)
 
 
 def canonical(text: str, others: Sequence[str] = ()) -> str:
-    """Return the canonical spelling of a name, whatever its size, for a table of several sizes.
+    """Return the canonical spelling of a name without its size, for tables of several sizes.
 
     Parameters
     ----------
     text, others
-        As in `parse`; a size in the text is left out.
+        As in `parse`; a size in the text is dropped.
 
     Examples
     --------
@@ -40,19 +40,19 @@ def canonical(text: str, others: Sequence[str] = ()) -> str:
     names = set()
     for size in _SIZES:
         try:
-            found = name_of(build(parsed, size)).removesuffix(f":{size}")
+            name = name_of(build(parsed, size)).removesuffix(f":{size}")
         except ConfigError:
-            build(parsed, 2**31)  # What is wrong at every size is said.
+            build(parsed, 2**31)  # Raises the errors that do not depend on the size.
             return str(parsed)
-        names.add(f"{found}+".replace(f"+wait={size // 2}+", "+wait=half+").removesuffix("+"))
+        names.add(f"{name}+".replace(f"+wait={size // 2}+", "+wait=half+").removesuffix("+"))
     return names.pop() if len(names) == 1 else str(parsed)
 
 
 def name_of(config: MemoryConfig) -> str:
     """Return the full canonical name of a configuration; see `MemoryConfig.name`.
 
-    A system of the paper is called by its name with as few options as possible; any other system
-    only if its policy and what it protects are the same, and just sizes and the like differ.
+    The name with the fewest options wins. Names of systems that are not the paper's are preferred
+    only if no option changes their policy or their `_DEFINING` settings.
     """
     plain = replace(config, layer_policies=())
     layers = "".join(f"+layer{i}={policy!r}" for i, policy in config.layer_policies)
@@ -67,15 +67,15 @@ def name_of(config: MemoryConfig) -> str:
 
 
 def _preference(parsed: ParsedName) -> tuple[bool, bool, int]:
-    """Return what names are sorted by; of equals, the first in the order of `NAMES`."""
+    """Return the sort key of a candidate name; ties keep the order of `NAMES`."""
     changed = [option_of(text)[0].field for text in parsed.options]
-    another = any(field.startswith("policy.") or field in _DEFINING for field in changed)
+    redefined = any(field.startswith("policy.") or field in _DEFINING for field in changed)
     paper = parsed.name.startswith("LFA-") or parsed.name in PAPER_PRESETS
-    return ":" in parsed.name, another and not paper, len(parsed.options)
+    return ":" in parsed.name, redefined and not paper, len(parsed.options)
 
 
 def _candidates(config: MemoryConfig) -> Iterator[ParsedName]:
-    """Yield all names with the options that make up the difference."""
+    """Yield every name whose options can express the configuration."""
     kind = type(config.policy)
     names = [*NAMES, f"{kind.__module__}:{kind.__qualname__}"]
     if isinstance(config.policy, LFA):
@@ -91,7 +91,7 @@ def _candidates(config: MemoryConfig) -> Iterator[ParsedName]:
 
 
 def _differences(config: MemoryConfig, base: dict[str, Any]) -> tuple[str, ...] | None:
-    """Return the options that turn a system into a configuration; None if there are none."""
+    """Return the options that turn a system into ``config``; None if options cannot do it."""
     if type(config.policy) is not type(base["policy"]):
         return None
     wanted: dict[str, Any] = {}
@@ -104,11 +104,11 @@ def _differences(config: MemoryConfig, base: dict[str, Any]) -> tuple[str, ...] 
             value = getattr(config, field.name)
             if value != base.get(field.name, field.default):
                 wanted[field.name] = value
-    found, said = [], set()
+    texts, covered = [], set()
     for option in OPTIONS:
         for value in wanted.get("pin", ()) if option.field == "pin" else [wanted.get(option.field)]:
             text = option.text(value) if option.field in wanted else None
             if text is not None:
-                found.append(text)
-                said.add(option.field)
-    return tuple(found) if said == set(wanted) else None
+                texts.append(text)
+                covered.add(option.field)
+    return tuple(texts) if covered == set(wanted) else None

@@ -1,4 +1,4 @@
-"""The options of memory names: the one table that parser, messages, help and documents use."""
+"""The options of memory names, in one table for the parser, the messages, the help and the docs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,22 @@ def decimal(number: float) -> str:
 
 
 class ValueKind(NamedTuple):
-    """How the text after ``=`` becomes a value and back; `show` returns None for other values."""
+    """How the text after ``=`` becomes a value and back.
+
+    Attributes
+    ----------
+    read
+        Returns the value of a text; its ValueError says what was expected.
+    show
+        Returns the text of a value; None if the value is not of this kind.
+    """
 
     read: Callable[[str], Any]
     show: Callable[[Any], str | None]
 
 
 def _count(least: int, *words: str) -> ValueKind:
-    """Read whole numbers; ``all`` is None, other words stay words."""
+    """Read whole numbers from ``least`` on, or one of ``words``; ``"all"`` becomes None."""
 
     def read(text: str) -> Any:
         if text in words:
@@ -49,7 +57,7 @@ def _count(least: int, *words: str) -> ValueKind:
 
 
 def _start(rule: type, field: str, expected: str) -> ValueKind:
-    """Read a rule for the score of new entries that has one number."""
+    """Read a rule for the initial score that has one number as its parameter."""
 
     def read(text: str) -> Any:
         try:
@@ -81,7 +89,7 @@ class Option:
     field
         The field of `MemoryConfig` that it sets, or ``"policy.FIELD"``.
     value
-        What it is set to; for ``usage`` with ``=`` a `ValueKind`.
+        The value that it sets; a `ValueKind` if ``usage`` has a ``=``.
     words
         One line for help and documentation.
     """
@@ -93,11 +101,11 @@ class Option:
 
     @property
     def word(self) -> str:
-        """What is written before the ``=``."""
+        """The part before the ``=``."""
         return self.usage.partition("=")[0]
 
     def text(self, value: Any) -> str | None:
-        """Write the option that sets a value; None if this option cannot."""
+        """Return the option as written for a value; None if this option cannot set it."""
         if not isinstance(self.value, ValueKind):
             same = type(value) is type(self.value) and value == self.value
             return self.usage if same else None
@@ -146,12 +154,12 @@ _BY_WORD = {option.word: option for option in OPTIONS}
 
 
 def option_named(word: str) -> Option | None:
-    """Return the option with a word before its ``=``; None if there is none."""
+    """Return the option with this word before its ``=``; None if there is none."""
     return _BY_WORD.get(word)
 
 
 def option_of(text: str) -> tuple[Option, Any]:
-    """Return a canonical option and the value that it sets."""
+    """Return the option that a canonical text names, and the value that it sets."""
     word, _, value = text.partition("=")
     option = _BY_WORD[word]
     return option, option.value.read(value) if isinstance(option.value, ValueKind) else option.value

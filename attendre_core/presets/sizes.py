@@ -1,4 +1,4 @@
-"""From what a user says about memory to a `MemoryConfig` for one architecture."""
+"""Turn a size, a byte budget or a name into a `MemoryConfig` for one architecture."""
 
 from __future__ import annotations
 
@@ -15,7 +15,12 @@ __all__ = ["memory_for", "recommended"]
 
 
 def recommended(causal: bool) -> str:
-    """Return the name of the system that we recommend for an architecture.
+    """Return the name of the recommended system.
+
+    Parameters
+    ----------
+    causal
+        Whether the model attends only backwards.
 
     Examples
     --------
@@ -38,22 +43,21 @@ def memory_for(
     value_dim: int | None = None,
     batch: int = 1,
 ) -> MemoryConfig | None:
-    """Make the memories of one architecture from a number, a name, or bytes.
+    """Make the memories of one architecture from a size, a byte budget or a name.
 
     Parameters
     ----------
     memory
-        ``1024`` or ``"64MiB"``: the recommended system (`recommended`) with so many entries per
-        layer, or as many as fit into so many bytes. ``"NAME[+option...]:size"``: that system; see
-        `preset`. A `MemoryConfig` is returned as it is. None or ``"full"``: None, which is full
-        attention without a memory.
+        ``1024`` or ``"64MiB"``: the recommended system (`recommended`) with that many entries per
+        layer, or with the most entries that fit into that many bytes. ``"NAME[+option...]:size"``:
+        that system; see `preset`. A `MemoryConfig` is returned unchanged. None or ``"full"``
+        returns None: full attention, without a memory.
     causal
         Whether the model attends only backwards. A causal model cannot use what comes after a
-        query, so the name ``"attendre"``, whose queries wait for it, is refused unless it says
-        how long they wait (``"attendre+wait=0:1024"``).
+        query, so ``"attendre"``, whose queries wait for it, is refused unless the name says how
+        long they wait (``"attendre+wait=0:1024"``).
     layers, kv_heads, head_dim, dtype, heads, carry_dim, value_dim, batch
-        Of the model; see `MemoryConfig.nbytes`, which also says what bytes count. The size is
-        the largest that fits.
+        Shape of the model, used only to fit bytes; see `MemoryConfig.nbytes`.
 
     Examples
     --------
@@ -101,7 +105,7 @@ def memory_for(
 
 def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryConfig:
     """Return the largest configuration that fits into a number of bytes."""
-    build(parsed, 2**31)  # What is wrong at every size is said as it is.
+    build(parsed, 2**31)  # Raises the errors that do not depend on the size.
     fits, beyond = 0, budget + 1
     while beyond - fits > 1:
         size = (fits + beyond) // 2
@@ -111,16 +115,17 @@ def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryCo
     config = _built(parsed, fits)
     if config is not None:
         return config
-    least = next(found for size in range(1, 2**31) if (found := _built(parsed, size)) is not None)
+    configs = (_built(parsed, size) for size in range(1, 2**31))
+    smallest = next(config for config in configs if config is not None)
     raise ConfigError(
-        f"memory name {str(parsed)!r}: {parsed.size} are too few: the smallest such memory, "
-        f"{least.name}, takes {least.nbytes(**shape)} bytes in {shape['layers']} layers. Raise the "
-        "budget; a smaller chunk (+chunk=16) also saves room where it is visible."
+        f"memory name {str(parsed)!r}: {parsed.size} is too small: the smallest such memory, "
+        f"{smallest.name}, takes {smallest.nbytes(**shape)} bytes in {shape['layers']} layers. "
+        "Raise the budget; with a visible chunk, a smaller one (+chunk=16) also saves memory."
     )
 
 
 def _built(parsed: ParsedName, size: int) -> MemoryConfig | None:
-    """Return the configuration; None if what is protected or retrieved does not fit into it."""
+    """Return the configuration; None if the size is too small for what it protects or retrieves."""
     try:
         return build(parsed, size)
     except ConfigError:

@@ -1,4 +1,4 @@
-"""Systems by name: from a name to a `MemoryConfig` and back."""
+"""The known systems, and how a name becomes a `MemoryConfig`."""
 
 from __future__ import annotations
 
@@ -40,29 +40,29 @@ __all__ = [
 
 #: The paper's systems by the paper's names.
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
-#: Systems that others proposed, as far as memories of fixed size can express them.
+#: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
-#: What this project recommends: for models that look both ways, and for causal ones.
+#: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
-#: Names that `preset` knows; any LFA-<decay> is understood too.
+#: Names of complete systems; `preset` also accepts any LFA-<decay>.
 PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
-#: Memories that a policy has to beat: the first M entries, and a random sample of all.
+#: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
-#: Everything that a name can begin with, besides LFA-<decay> and module:Class.
+#: Everything that a name can begin with, except LFA-<decay> and module:Class.
 NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
-#: Sinks of LM-Infinite in its authors' runs, where the window has 2,048 or 4,096 places.
-_GLOBAL = 100
+#: Sinks of LM-Infinite in its authors' runs, with windows of 2,048 or 4,096 positions.
+_LM_INFINITE_SINKS = 100
 
 
 def parse(text: str, others: Sequence[str] = ()) -> ParsedName:
-    """Take a memory name apart, and spell it as tables do.
+    """Split a memory name into its parts, in canonical spelling.
 
     Parameters
     ----------
     text
         ``NAME[+option...][:size]``.
     others
-        More names to accept, which the caller resolves.
+        More names to accept; the caller gives them a meaning.
 
     Examples
     --------
@@ -81,22 +81,23 @@ def preset(
     *,
     sigmas: float | None = None,
 ) -> MemoryConfig:
-    """Make the memories of a system by its name, ``NAME[+option...][:size]``.
+    """Make the memories of a system from its name, ``NAME[+option...][:size]``.
 
     Parameters
     ----------
     name
-        Of the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
+        From the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
-        ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. Of others: ``"Transformer-XL"``,
-        ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``. What we recommend:
-        ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for causal ones.
-        Controls: ``"first-M"``, ``"random"``. A policy of yours: ``"my_module:MyPolicy"``, which
-        is imported and made without arguments. Capitals do not matter otherwise. Options such
-        as ``+softmax``, ``+c=0``, ``+visible`` change a system; `OPTIONS` lists them.
+        ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
+        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``.
+        Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
+        causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
+        ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
+        case matter. Options such as ``+softmax``, ``+c=0``, ``+visible`` change a system;
+        `OPTIONS` lists them.
     kv_size, q_size, chunk, top_k
         M, N, S and K: the same as ``:M``, ``+wait=N``, ``+chunk=S`` and ``+k=K`` in the name.
-        Without N there is no Q memory, except that ``"attendre"`` waits for half of M.
+        Without N there is no Q memory, except in ``"attendre"``, where N is half of M.
     sigmas
         c of the initial score mu - c sigma: the same as ``+c=``.
 
@@ -135,7 +136,10 @@ def build(
     top_k: int | None = None,
     sigmas: float | None = None,
 ) -> MemoryConfig:
-    """Make the memories of a parsed name, with ``size`` entries per layer."""
+    """Make the memories of a parsed name, with ``size`` entries per layer.
+
+    The other arguments are those of `preset`; the size in the name is ignored.
+    """
     text = str(parsed)
     given: dict[str, Any] = {}
     words: dict[str, str] = {}
@@ -167,7 +171,7 @@ def build(
         if attribute not in names:
             some = [p.__name__ for p in (LRA, LFA, LRU, LFU, Random) if attribute in _fields(p)]
             raise ConfigError(
-                f"memory name {text!r}: {words[field]} means nothing to {type(policy).__name__}, "
+                f"memory name {text!r}: {words[field]} does not apply to {type(policy).__name__}, "
                 f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
             )
         changes[attribute] = given.pop(field)
@@ -180,24 +184,27 @@ def _fields(policy: Policy | type[Policy]) -> set[str]:
 
 def _disagreement(text: str, said: str, argument: str) -> ConfigError:
     return ConfigError(
-        f"memory name {text!r}: the name says {said}, but {argument} is given, too. Keep one of "
+        f"memory name {text!r}: the name says {said}, but {argument} is also given. Keep one of "
         "them."
     )
 
 
 def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str, Any]:
-    """Return in what a system differs from `MemoryConfig`'s defaults, ``policy`` included."""
+    """Return the settings of a system that differ from `MemoryConfig`'s defaults, and its policy.
+
+    ``size``, ``chunk`` and ``top_k`` are those of the memory, for settings that depend on them.
+    """
     plain: dict[str, Any] = {"top_k": top_k}
-    some: dict[str, dict[str, Any]] = {
+    systems: dict[str, dict[str, Any]] = {
         "MT": {"policy": FIFO()},
         "AS": {"policy": AttentionSink(sinks=4)},
         "LRU": {"policy": LRU()},
         "LFU": {"policy": LFU()},
         "Transformer-XL": {"policy": FIFO(), "present": "visible"},
-        # K is that of the attention from decoder to encoder.
+        # K belongs to the attention from decoder to encoder.
         "Unlimiformer": {"policy": FIFO(), "top_k": None, "cross_top_k": top_k or chunk},
         "LM-Infinite": {
-            "policy": AttentionSink(sinks=min(_GLOBAL, size // 4)), "present": "visible",
+            "policy": AttentionSink(sinks=min(_LM_INFINITE_SINKS, size // 4)), "present": "visible",
         },
         "H2O": {
             "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
@@ -214,8 +221,8 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
         "first-M": {"policy": FIFO(), "sinks": size},
         "random": {"policy": Random()},
     }  # fmt: skip
-    if name in some:
-        return {**plain, **some[name]}
+    if name in systems:
+        return {**plain, **systems[name]}
     if name.startswith("LRA-"):
         return {**plain, "policy": LRA(pool=name.removeprefix("LRA-"))}  # type: ignore[arg-type]
     if name.startswith("LFA-"):
@@ -224,11 +231,11 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
 
 
 def _imported(path: str) -> Policy:
-    """Import and make a policy from ``module:Class``."""
+    """Import ``module:Class`` and return an instance."""
     module, _, name = path.partition(":")
     where = f"policy {path!r}"
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
     except Exception as error:
         missing = isinstance(error, ModuleNotFoundError) and (error.name or "") in module
         raise ConfigError(
@@ -239,15 +246,15 @@ def _imported(path: str) -> Policy:
         ) from error
     try:
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except AttributeError as error:
         raise ConfigError(
-            f"{where}: the module {module} has no {name}. Check the spelling; capitals matter here."
+            f"{where}: the module {module} has no {name}. Check the spelling; case matters here."
         ) from error
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(f"{where}: {name} is {found!r}, expected a subclass of at.Policy.")
+    if not (isinstance(target, type) and issubclass(target, Policy)):
+        raise ConfigError(f"{where}: {name} is {target!r}, expected a subclass of at.Policy.")
     try:
-        return found()
+        return target()
     except Exception as error:
         raise ConfigError(
             f"{where}: {name}() failed with {type(error).__name__}: {error}. Every parameter needs "

@@ -243,7 +243,7 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
     at = array((position - origin[:, None]).astype(np.int32)[:, None, :])
     places = Places(at[:, :, None, :1] * 0, at, array(flags[:, 0, :1] | True), array(flags))
     encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
-    # An upper bound is for keys ahead of the query, and nothing that is stored lies ahead.
+    # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
     terms = tuple(term for term in encoded.terms if term.high is None)
     return _Entries(
         encoding=layer.encoding,

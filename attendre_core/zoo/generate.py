@@ -130,8 +130,8 @@ class Sampling:
         # The token that reaches top_p is still one of them.
         inside = np.cumsum(probability) - probability < self.top_p
         cumulative = np.cumsum(probability[inside])
-        drawn = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-        return int(order[inside][min(drawn, len(cumulative) - 1)])
+        place = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
+        return int(order[inside][min(place, len(cumulative) - 1)])
 
 
 def log_softmax(logits: Any) -> Any:

@@ -32,7 +32,7 @@ def memory_stack(
 ) -> Stack:
     """Return the layers of a part over memories.
 
-    What lies outside of a layer's sliding window is never seen again, so such a layer gets a
+    What is outside of a layer's sliding window is never seen again, so such a layer gets a
     first-in-first-out memory, no larger than the window, N and the chunk need. It is exact,
     however long the input, unless M is smaller than that: then a query sees what both its window
     and the newest M entries hold; or unless a layer looks ahead and N is less than the window
@@ -59,7 +59,9 @@ def _memory_layer(
         longest = max(memory.chunk, memory.q_size if memory.finish == "flush" else 0)
         reach = window - 1 + memory.q_size + longest
         size = min(reach, kv.size)
-        kv = replace(kv, policy=FIFO(), size=size, per_head=False, protect_recent=0)
+        kv = replace(
+            kv, policy=FIFO(), size=size, per_head=False, protect_recent=0, sinks=0, pin=()
+        )
         top_k = None if top_k is None else min(top_k, kv.size)
     return AttendreLayer(
         kv_memory=replace(kv, scale=part.scale),

@@ -238,11 +238,11 @@ class Model:
         Any
             A text for a text, token ids for token ids, a list for a list; without the prompt.
         """
-        reading = self._read(self._rows("generate", prompt))
+        rows = self._rows("generate", prompt)
         written = generate(
-            self, reading.writer, max_new_tokens, temperature=temperature, top_p=top_p,
-            top_k=top_k, seed=seed, beams=beams, length_penalty=length_penalty, stop=stop,
-            on_token=on_token,
+            self, lambda room: self._read(rows).writer(room), max_new_tokens,
+            temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, beams=beams,
+            length_penalty=length_penalty, stop=stop, on_token=on_token,
         )  # fmt: skip
         result = [cut_text(self.text(row), stop) for row in written] if is_text(prompt) else written
         return result[0] if is_single(prompt) else result

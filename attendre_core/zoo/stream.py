@@ -29,15 +29,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
-#: A decoder attends to a multiple of so many outputs of the encoder.
+#: A decoder attends to a multiple of this many outputs of the encoder.
 _PLACES = 64
 
 
 class Stream:
     """A model in the middle of its input.
 
-    Tokens are read in chunks of the size that the memory names, whatever the pieces in which
-    they arrive, and each row by itself: feeding 300 tokens at once or one by one gives the same.
+    Tokens are read in chunks of the memory's length, whatever the pieces in which they arrive,
+    and each row by itself: feeding 300 tokens at once or one by one gives the same.
     What does not fill a chunk waits until more arrives, or until something is asked for that
     needs it (`finish`, `generate`).
 
@@ -105,7 +105,7 @@ class Stream:
             yield self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
 
     def finish(self) -> list[Hidden]:
-        """Read what waits for a full chunk, and let all waiting queries out; may be fed on."""
+        """Read what waits for a full chunk, and let waiting queries out; more may be fed then."""
         outputs = []
         if any(self._pending):
             outputs.append(self._advance([list(p) for p in self._pending]))
@@ -115,9 +115,9 @@ class Stream:
         return outputs + rest
 
     def generate(self, max_new_tokens: int = 32, **options: Any) -> list[list[int]]:
-        """Continue every row; options as in `Model.generate`. The stream can be fed on after it.
+        """Continue every row; options as in `Model.generate`. More may be fed afterwards.
 
-        What was generated is not read: feed it, if it shall become part of the input.
+        What was generated is not read: feed it to make it part of the input.
         """
         return generate(self.model, self.writer, max_new_tokens, **options)
 

@@ -137,13 +137,19 @@ def _over_lead(
     return function
 
 
+def _shared(index: Array, array: Array) -> Array:
+    """Give an index the leading axes of an array where its own are of length one."""
+    lead = array.shape[: index.ndim - 1]
+    return index if index.shape[:-1] == lead else jnp.broadcast_to(index, (*lead, index.shape[-1]))
+
+
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     """Take whole entries by index."""
 
     def take(slots: Array, where: Array) -> Array:
         return slots.at[where].get(mode="promise_in_bounds")
 
-    return _over_lead(take, axis, index.ndim - 1)(array, index)
+    return _over_lead(take, axis, index.ndim - 1)(array, _shared(index, array))
 
 
 def write_slots(
@@ -161,6 +167,7 @@ def write_slots(
         return slots.at[where].set(entries, unique_indices=True, mode="promise_in_bounds")
 
     scatter = _over_lead(put, axis, index.ndim - 1, more=1)
+    index, write = _shared(index, arrays[0]), _shared(write, arrays[0])
     shape = write.shape[:-1] + (1,) * (axis + 1 - index.ndim) + write.shape[-1:]
     slots = arrays[0].shape[axis]
     single = index.shape[-1] == 1 < slots

@@ -52,12 +52,12 @@ def random_parameters(architecture: Architecture, rng: Array, dtype: Any = jnp.f
     rng
         A key of `jax.random`.
     """
-    drawn: dict[str, Array] = {}
+    sampled: dict[str, Array] = {}
     for tensor in tree_leaves(architecture.parameters()):
         name = _name(tensor)
-        if name not in drawn:
-            drawn[name] = _drawn(tensor, jax.random.fold_in(rng, len(drawn)), dtype)
-    return nested_parameters(architecture, drawn)
+        if name not in sampled:
+            sampled[name] = _sampled(tensor, jax.random.fold_in(rng, len(sampled)), dtype)
+    return nested_parameters(architecture, sampled)
 
 
 def _name(tensor: Tensor) -> str:
@@ -67,7 +67,7 @@ def _name(tensor: Tensor) -> str:
     return f"{tensor.name}[{tensor.rows[0]}:{tensor.rows[1]}]"
 
 
-def _drawn(tensor: Tensor, rng: Array, dtype: Any) -> Array:
+def _sampled(tensor: Tensor, rng: Array, dtype: Any) -> Array:
     if len(tensor.shape) == 1:
         start = jnp.zeros if tensor.name.endswith("bias") else jnp.ones
         return start(tensor.shape, dtype)

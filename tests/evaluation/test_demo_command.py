@@ -164,7 +164,7 @@ def test_a_place_that_is_taken_is_found_before_anything_is_measured(
     assert "the picture cannot be written to taken" in capsys.readouterr().err
     (elsewhere / "file").write_text("")
     assert main(["demo", "--documents", "1", "--out", "file"]) == 2
-    assert "the folder file cannot be made" in capsys.readouterr().err
+    assert "the folder file cannot be created" in capsys.readouterr().err
 
 
 def test_a_results_file_that_is_none(elsewhere: Path, capsys: pytest.CaptureFixture[str]) -> None:

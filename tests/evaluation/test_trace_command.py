@@ -195,10 +195,10 @@ def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFix
         (("--policies", "XYZ"), "'XYZ' is not known"),
         (("--policies", "full"), "full attention has no memory to look into"),
         (("--size", "few"), "the size is 'few'"),
-        (("--policies", ","), "nothing is given; separate words by commas"),
+        (("--policies", ","), "the list is empty; separate words by commas"),
         (("--model", "own", "--prompt", "x", "--policies", "attendre"), "Use 'attendre-causal"),
         (("--text", "x.txt"), "reads only documents of its own tasks"),
-        (("--limit", "3"), "--limit is for models that read a text of yours"),
+        (("--limit", "3"), "--limit is for models that read text, not for prefix-lm"),
         (("--layer", "2"), "layer 2 does not exist; the model has layers 0 to 1"),
         (("--size", "8", "--policies", "MT+wait=8"), "expected q_size < kv_size"),
         (("--model", "own"), "Give --text FILE or --prompt TEXT"),
@@ -206,7 +206,7 @@ def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFix
         (("--model", "own", "--prompt", ""), "the text is empty"),
         (("--model", "nowhere", "--prompt", "x"), "nowhere"),
         (("--backend", "abacus"), "abacus"),
-        (("--out", "file/inside"), "the folder file/inside cannot be made"),
+        (("--out", "file/inside"), "the folder file/inside cannot be created"),
     ],
 )
 def test_what_is_impossible_is_said_in_a_line(

@@ -112,3 +112,17 @@ def test_nothing_is_written_into_the_stream(eager, made_up):
     stream.feed(ALIKE[0])
     first = stream.generate(8)
     assert stream.generate(8) == first
+
+
+@pytest.mark.parametrize("name", sorted(MEMORIES))
+def test_probing_says_what_writing_would_say(name, eager, made_up):
+    (probed, written) = both(made_up(LLAMA), eager, MEMORIES[name], RAGGED)
+    tokens = np.asarray([[3, 1, 4], [1, 5, 0]])
+    valid = np.asarray([[True, True, True], [True, True, False]])
+    want = probed.probe(tokens, valid)
+    for step in range(3):
+        got = written.write(tokens[:, step], valid[:, step])
+        close(want[valid[:, step], step], got[valid[:, step]])
+    np.testing.assert_array_equal(probed.probe(tokens, valid), want)
+    with pytest.raises(at.StateError, match="before the first one is written"):
+        written.probe(tokens, valid)

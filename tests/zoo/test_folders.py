@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.backend import backend
 from attendre_core.checks import dtype_name
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures import architecture_of
@@ -176,7 +177,7 @@ def test_parameters_share_memory_with_the_file(stored, made_up):
     architecture = architecture_of(checkpoint.config)
     for library in ("numpy", "torch"):
         params, _ = load_parameters(
-            checkpoint, architecture, at.backend(library), "auto", progress=False
+            checkpoint, architecture, backend(library), "auto", progress=False
         )
         mapped = checkpoint.read(EMBEDDING).array
         assert isinstance(mapped.base.base, np.memmap) or isinstance(mapped.base, np.memmap)

@@ -1,7 +1,8 @@
 """Streams that an earlier version saved go on as that version went on.
 
-``old_streams/`` holds two made-up checkpoints, streams of them that version 0.1.0.dev0 saved in
-the middle of their input, and what that version made of the rest of the input.
+``old_streams/`` holds two made-up checkpoints, streams of them that were saved in the middle of
+their input by the version before queues were kept in order of arrival and policies could have a
+state, and what that version made of the rest of the input.
 """
 
 from __future__ import annotations
@@ -72,3 +73,24 @@ def test_another_memory_is_refused() -> None:
     model = model_of({**case, "options": {**case["options"], "kv_size": 32}}, "numpy")
     with pytest.raises(at.StateError, match="memory = "):
         model.restore(FOLDER / "at-once.safetensors")
+
+
+@pytest.mark.parametrize("setting", [{"sinks": 1}, {"pin": ((0, 1),)}, {"protect_recent": 1}])
+def test_what_no_earlier_version_could_do_is_another_memory(setting: dict[str, Any]) -> None:
+    model = model_of(CASES["at-once"], "numpy")
+    other = model.with_memory(replace(model.memory, **setting))
+    with pytest.raises(at.StateError, match="memory = "):
+        other.restore(FOLDER / "at-once.safetensors")
+
+
+def test_old_queues_are_out_of_order_and_sorted_when_restored() -> None:
+    arrays = numpy_files.load_file(FOLDER / "waiting.safetensors")
+    stored = arrays["states.0.queue.arrival"]
+    assert (np.diff(stored, axis=1) < 0).any()
+    restored = model_of(CASES["waiting"], "numpy").restore(FOLDER / "waiting.safetensors")
+    queue = restored._states[0].queue
+    assert (np.diff(queue.arrival, axis=1) > 0).all()
+    place = np.argsort(stored, axis=1)
+    np.testing.assert_array_equal(
+        queue.position, np.take_along_axis(arrays["states.0.queue.position"], place, axis=1)
+    )

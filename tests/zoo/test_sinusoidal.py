@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.backend import backend
 from attendre_core.positions.sinusoidal import SinusoidalPositions
 
 POSITIONS = [0, 1, 2, 63, 64, 511, 4095, 4096, 100_003, 2**24 - 2]
@@ -15,7 +16,7 @@ POSITIONS = [0, 1, 2, 63, 64, 511, 4095, 4096, 100_003, 2**24 - 2]
     ("dim", "steps", "first"), [(8, None, 0), (7, None, 0), (32, 15.0, 1), (1, None, 1)]
 )
 def test_the_formula_holds_at_any_distance(dim, steps, first, library):
-    found = at.backend(library)
+    found = backend(library)
     position = found.from_numpy(np.asarray([POSITIONS], dtype=np.int32))
     got = SinusoidalPositions(dim, steps, first).embed(position)
     got = np.asarray(found.to_numpy(got))

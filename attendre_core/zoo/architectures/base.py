@@ -27,7 +27,7 @@ Params = dict[str, Any]
 
 @dataclass(frozen=True)
 class Tensor:
-    """Where one parameter lies in a checkpoint.
+    """Where a checkpoint keeps one parameter.
 
     Attributes
     ----------
@@ -157,7 +157,7 @@ class Architecture:
         raise NotImplementedError
 
     def parameters(self) -> dict[str, Any]:
-        """Return nested dicts and lists of `Tensor`: ``"layers"`` holds one dict a layer."""
+        """Return nested dicts and lists of `Tensor`: ``"layers"`` holds one dict per layer."""
         raise NotImplementedError
 
     def logits(self, params: Params, x: Array) -> Array:

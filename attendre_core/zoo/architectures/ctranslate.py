@@ -93,7 +93,7 @@ def _layer(part: VanillaPart, at: str) -> dict[str, Tensor]:
 
 
 def _fused(names: tuple[str, ...], stored: str, rows: int, columns: int) -> dict[str, Tensor]:
-    """Name linear maps that lie in one tensor, one below the other."""
+    """Name linear maps that are stored in one tensor, one below the other."""
     tensors = {}
     for i, name in enumerate(names):
         part = (i * rows, (i + 1) * rows)

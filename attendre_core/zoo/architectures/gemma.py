@@ -66,7 +66,7 @@ class Gemma(Part, Architecture):
         Token ids that end a text.
     """
 
-    #: The text part of a model that also sees lies under one of these names.
+    #: Checkpoints of models that also see keep the text part under one of these names.
     prefixes: ClassVar[tuple[str, ...]] = (
         "model.",
         "language_model.",

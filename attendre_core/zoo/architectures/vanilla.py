@@ -1,7 +1,7 @@
 """The first Transformer: an encoder and a decoder with sinusoidal positions and layer norms.
 
 What it computes, whatever its checkpoints look like: `marian.py` and `ctranslate.py` name their
-tensors. Norms stand behind each sum (as first published) or in front of each part::
+tensors. Norms come after each sum (as first published) or before each part::
 
     post-norm  x ─┬─ part ─┬─► + ─► norm          pre-norm  x ─┬─ norm ─► part ─┬─► +
                   └────────┘                                   └────────────────┘

@@ -3,7 +3,7 @@
 ::
 
     model.safetensors        encoder/layer_0/self_attention/linear_0/weight, ...
-    source_vocabulary.txt    one token a line; or shared_vocabulary.txt for both
+    source_vocabulary.txt    one token per line; or shared_vocabulary.txt for both
     target_vocabulary.txt
     config.json              optional: what shapes cannot tell
 

@@ -1,4 +1,4 @@
-"""Text to token ids and back, with the tokenizer that came with a checkpoint: one kind a file."""
+"""Text to token ids and back, with the tokenizer that came with a checkpoint: one kind per file."""
 
 from attendre_core.zoo.tokenizers.base import Tokenizer
 from attendre_core.zoo.tokenizers.finding import tokenizer_of

@@ -1,4 +1,4 @@
-"""A tokenizer of two text files: one token a line, for what is read and for what is written."""
+"""A tokenizer of two text files: one token per line, for what is read and for what is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A ``vocab.txt``: the WordPiece vocabulary of BERT and its relatives, one piece a line."""
+"""A ``vocab.txt``: the WordPiece vocabulary of BERT and its relatives, one piece per line."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_large_layer_is_full_bidirectional_attention(
 ) -> None:
     """M >= T, N >= T, K = all, flushed: every position attends to all, for every position scheme.
 
-    Specification, laws; rows 19-24 and 30-34.
+    Specification, law-bidirectional; readings 19-24 and 30-34.
     """
     encoding, seq = data.draw(mixtures(backend, SCHEMES[family], (4, 1, 9)), label="encoding, S")
     text = data.draw(texts(WHOLE, exact=False), label="text")
@@ -46,7 +46,7 @@ def test_large_layer_is_full_bidirectional_attention(
 def test_large_causal_layer_is_full_causal_attention(backend: Any, data: st.DataObject) -> None:
     """N = 0, M >= T, causal: every position attends to all up to itself, for every scheme.
 
-    Specification, laws; row 18.
+    Specification, law-causal; reading 18.
     """
     every = [SCHEMES[family][n] for n in range(4) for family in SCHEMES if n < len(SCHEMES[family])]
     encoding, seq, per_head = data.draw(
@@ -69,7 +69,7 @@ def test_large_causal_layer_is_full_causal_attention(backend: Any, data: st.Data
 def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataObject) -> None:
     """M = S, N = 0, FIFO, full chunks: every chunk attends to itself alone.
 
-    Specification, row 2 and laws: MT(M=S, N=0) = independent chunks.
+    Specification, law-independent-chunks; reading 2.
     """
     causal = data.draw(st.booleans(), label="causal")
     text = data.draw(texts(STREAM, exact=False, padding=False), label="text")

@@ -56,7 +56,7 @@ def test_decoding_is_full_causal_attention_without_eviction(
 ) -> None:
     """Each generated token attends to the whole prefix and to what was generated before it.
 
-    Specification, row 28: Q memory off, the prefix memory stays, a separate decode cache.
+    Specification, reading 28: Q memory off, the prefix memory stays, a separate decode cache.
     """
     choices = (at.RoPE(), at.LMInfinite(3), at.T5Bias(8, 16), at.InCache(), at.ALiBi())
     encoding = data.draw(st.sampled_from(few(backend, choices)), label="encoding")
@@ -122,7 +122,7 @@ def rounding_decides(text: Text, row: int, places: list[int], layer: Any) -> lis
 def test_prefix_is_never_evicted(backend: Any, present: str, data: st.DataObject) -> None:
     """With room, all that was read stays; the last ``room`` generated tokens are held beside it.
 
-    Specification, row 28. Each token attends to exactly what is held, itself included.
+    Specification, reading 28. Each token attends to exactly what is held, itself included.
     """
     # Heads that evict on their own hold different prefixes; a scored queue needs scores.
     whole = [name for name in LAYERS if not LAYERS[name].kv_memory.per_head]
@@ -178,7 +178,7 @@ def test_prefix_is_never_evicted(backend: Any, present: str, data: st.DataObject
 def test_decoding_inside_the_memory_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """Without room, generated tokens compete inside M, which is never exceeded.
 
-    Specification, row 28: into the M budget as an option.
+    Specification, reading 28: into the M budget as an option.
     """
     names = [name for name in LAYERS if name != "lra-scored-queue"]
     name = data.draw(st.sampled_from(layers_for(backend, names)), label="layer")
@@ -222,7 +222,7 @@ def test_decoding_inside_the_memory_equals_oracle(backend: Any, data: st.DataObj
 def test_stack_decodes_as_a_prefix_model(backend: Any, data: st.DataObject) -> None:
     """A stack that read a prefix both ways decodes as a full transformer with a prefix mask.
 
-    Specification, rows 22-25 and 28: prefix positions see the prefix, generated ones all before
+    Specification, readings 22-25 and 28: prefix positions see the prefix, generated ones all before
     them.
     """
     room = data.draw(st.sampled_from(few(backend, (8, None))), label="room")
@@ -270,7 +270,7 @@ def test_stack_decodes_as_a_prefix_model(backend: Any, data: st.DataObject) -> N
 def test_waiting_queries_are_dropped_and_the_state_stays(backend: Any) -> None:
     """Decoding without a flush drops what waits; the state it was given is unchanged.
 
-    Specification, row 28; laws: the input state is unchanged.
+    Specification, reading 28; law-purity.
     """
     text = seeded_text(STREAM, 0)
     layer = LAYERS["fifo"]

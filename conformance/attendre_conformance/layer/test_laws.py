@@ -27,7 +27,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.DataObject) -> None:
     """While nothing is evicted, a flushed layer gives the same whatever the chunk length.
 
-    Specification, laws: chunking changes nothing.
+    Specification, law-chunking.
     """
     text = data.draw(texts(STREAM, exact=False), label="text")
     lengths = (2, 5, 1, 12, 20)
@@ -51,7 +51,7 @@ def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.Da
 def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.DataObject) -> None:
     """First in, first out (and sinks) keeps the same positions whatever the chunk length and N.
 
-    Specification, laws: chunking changes nothing for FIFO, always.
+    Specification, law-chunking: FIFO always.
     """
     sinks, size, seq = data.draw(
         mixtures(backend, (2, 0), (2, 4), (2, 5, 1, 4), most=2), label="sinks, N, S"
@@ -76,7 +76,7 @@ def test_chunk_length_does_not_change_what_fifo_keeps(backend: Any, data: st.Dat
 def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Padding before, between and after the positions of a chunk, and chunks of it: no change.
 
-    Specification, row 16 and laws.
+    Specification, law-padding; reading 16.
     """
     name, layer, text = data.draw(
         layer_and_text(layers_for(backend), reshaped=True, documents=2),
@@ -123,7 +123,8 @@ def test_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
 def test_positions_count_on_from_what_was_read(backend: Any, data: st.DataObject) -> None:
     """Without positions a row counts its own valid entries, from 0, across chunks.
 
-    Specification, row 18: positions are stored, never derived from lengths; padding does not count.
+    Specification, reading 18: positions are stored, never derived from lengths; padding does not
+    count.
     """
     _, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     counted = np.cumsum(text.valid, axis=1) - 1
@@ -146,7 +147,7 @@ def test_input_state_is_unchanged_and_donating_changes_nothing(
 ) -> None:
     """A step leaves the state it was given alone; donated, it gives the same results.
 
-    Specification, laws.
+    Specification, law-purity.
     """
     name, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     runner = LayerRunner(backend, layer)
@@ -175,7 +176,7 @@ def test_input_state_is_unchanged_and_donating_changes_nothing(
 def test_state_carried_to_numpy_and_back(backend: Any, data: st.DataObject) -> None:
     """A state taken to NumPy and back in mid-stream goes on as if it had never stopped.
 
-    Specification, laws: save, restore and go on = never stopped, bit for bit.
+    Specification, law-restore.
     """
     name, layer, text = data.draw(
         layer_and_text(layers_for(backend), documents=2), label="layer, text"

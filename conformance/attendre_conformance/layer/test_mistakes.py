@@ -21,7 +21,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_n_must_be_smaller_than_m(size: int, delay: int) -> None:
     """N >= M is refused with M, N, the reason, and what to use instead.
 
-    Specification, row 26.
+    Specification, reading 26.
     """
     with pytest.raises(at.ConfigError) as caught:
         at.AttendreLayer(at.KeyValueMemory(size), at.DataOnlyMemory(delay))
@@ -37,7 +37,7 @@ def test_n_must_be_smaller_than_m(size: int, delay: int) -> None:
 def test_top_k_must_fit() -> None:
     """K > M is refused with both numbers.
 
-    Specification, row 17.
+    Specification, reading 17.
     """
     with pytest.raises(at.ConfigError, match=r"top_k is 7.* 5 slots") as caught:
         at.AttendreLayer(at.KeyValueMemory(5), top_k=7)

@@ -65,7 +65,7 @@ def compare(backend: Any, name: str, layer: Any, text: Text, compiled: bool | No
 def test_layer_equals_oracle(backend: Any, family: str, data: st.DataObject) -> None:
     """With a small M: the memory keeps, and every query gets, what the oracle's layer says.
 
-    Specification, rows 1-27: the step's order (evict, then attend), delay, scores under every
+    Specification, readings 1-27: the step's order (evict, then attend), delay, scores under every
     scheme.
     """
     name = data.draw(st.sampled_from(few(backend, FAMILIES[family], 3)), label="layer")
@@ -79,7 +79,7 @@ def test_layer_equals_oracle(backend: Any, family: str, data: st.DataObject) -> 
 def test_layer_with_documents_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """With a small M and document ids: pairs across documents are neither attended nor scored.
 
-    Specification, rows 8, 9, 18.
+    Specification, readings 8, 9, 18.
     """
     names = ("lfa-top-k-t5", "lru-causal", "lfu-recent-pin", "per-head-lra-in-cache", "fifo")
     name, layer, text = data.draw(
@@ -92,7 +92,7 @@ def test_layer_with_documents_equals_oracle(backend: Any, data: st.DataObject) -
 def test_eager_layer_equals_oracle(backend: Any) -> None:
     """The same without any compiling, on every backend.
 
-    Specification, laws: eager and compiled keep the same index sets.
+    Specification, law-same-choices.
     """
     for seed in range(3):
         text = seeded_text(STREAM, seed, percent=25)

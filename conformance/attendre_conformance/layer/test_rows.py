@@ -25,7 +25,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> None:
     """A row of a ragged batch gives what it gives alone, and the others what they give without it.
 
-    Specification, laws: rows of a batch do not influence each other.
+    Specification, law-rows.
     """
     name, layer, text = data.draw(
         layer_and_text(layers_for(backend), documents=2), label="layer, text"
@@ -50,7 +50,7 @@ def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> 
 def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> None:
     """Rows in another order give the same results in that order.
 
-    Specification, laws.
+    Specification, law-rows.
     """
     name, layer, text = data.draw(layer_and_text(layers_for(backend)), label="layer, text")
     index = data.draw(st.permutations(range(STREAM.batch)), label="order of rows")

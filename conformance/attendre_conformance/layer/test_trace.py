@@ -134,7 +134,7 @@ def test_reason_and_threshold_say_why(backend: Any, data: st.DataObject) -> None
 def test_survival_covers_every_position_once(backend: Any, data: st.DataObject) -> None:
     """Survival has every inserted position once: the step it came, the step it went or None.
 
-    Specification, laws: nothing lost, nothing twice.
+    Specification, law-conservation.
     """
     name, _, text, want, trace = draw_trace(backend, data)
     for b in range(STREAM.batch):
@@ -251,7 +251,7 @@ def test_trace_says_what_is_missing() -> None:
 def test_padding_is_no_position(backend: Any) -> None:
     """Padding is neither inserted nor evicted, also when it brings numbers along.
 
-    Specification, row 16.
+    Specification, reading 16.
     """
     layer, text = TRACED["fifo"], seeded_text(STREAM, 2, percent=60)
     runner = LayerRunner(backend, layer)

@@ -129,7 +129,7 @@ def test_transforms_have_known_names(backend: Any) -> None:
 def test_compiled_step_equals_eager(backend: Any, name: str) -> None:
     """A compiled step of a layer does what an eager one does.
 
-    Specification, laws: kept index sets are identical eager and compiled.
+    Specification, law-same-choices.
     """
     layer, chunks = LAYERS[name], chunks_of(0)
     fast = backend.compile(_step(layer))
@@ -147,7 +147,7 @@ def test_compiled_step_equals_eager(backend: Any, name: str) -> None:
 def test_donated_step_equals_eager(backend: Any, name: str) -> None:
     """A compiled step that may overwrite its state gives the same results.
 
-    Specification, laws: the input state is unchanged, unless it was explicitly donated.
+    Specification, law-purity.
     """
     layer, chunks = LAYERS[name], chunks_of(1)
     want_state, want = step_by_step(backend, name, chunks)

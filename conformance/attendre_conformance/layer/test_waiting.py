@@ -32,7 +32,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_delay_is_exactly_n(backend: Any, data: st.DataObject) -> None:
     """Fed full chunks, a layer gives S outputs a step: N empty ones, then the input in order.
 
-    Specification, rows 19 and 20: N below, above, equal to or no multiple of S, and N = 0.
+    Specification, readings 19 and 20: N below, above, equal to or no multiple of S, and N = 0.
     """
     size = data.draw(st.sampled_from(few(backend, (4, 0, 7, 1, 3, 11), 3)), label="N")
     text = data.draw(texts(STREAM, padding=False), label="text")
@@ -60,7 +60,7 @@ def test_delay_is_exactly_n(backend: Any, data: st.DataObject) -> None:
 def test_everything_travels_with_its_query(backend: Any, data: st.DataObject) -> None:
     """Carry, position, document and metadata come out with their query; padding pushes none out.
 
-    Specification, rows 16, 20, 21: after n valid positions of a row, its first n - N are out.
+    Specification, readings 16, 20, 21: after n valid positions of a row, its first n - N are out.
     """
     names = [name for name in LAYERS if name != "lra-scored-queue"]
     name, layer, text = data.draw(
@@ -93,7 +93,7 @@ def test_everything_travels_with_its_query(backend: Any, data: st.DataObject) ->
 def test_drain_equals_flush(backend: Any, data: st.DataObject) -> None:
     """Drained in pieces of any length, a layer gives what it gives when flushed, evicting or not.
 
-    Specification, rows 23-25.
+    Specification, readings 23-25.
     """
     names = [name for name in LAYERS if LAYERS[name].q_memory is not None]
     name, length = data.draw(
@@ -124,7 +124,7 @@ def test_drain_equals_flush(backend: Any, data: st.DataObject) -> None:
 def test_reading_goes_on_after_a_flush(backend: Any, data: st.DataObject) -> None:
     """After a flush the queue waits anew: the second text comes out complete, N late again.
 
-    Specification, rows 19, 20, 24.
+    Specification, readings 19, 20, 24.
     """
     name, layer, text = data.draw(
         layer_and_text(layers_for(backend, ("lfa-top-k-t5", "fifo", "sink-lm-infinite"))),
@@ -152,7 +152,7 @@ def test_reading_goes_on_after_a_flush(backend: Any, data: st.DataObject) -> Non
 def test_queue_that_is_not_first_in_first_out(backend: Any, data: st.DataObject) -> None:
     """A Q memory with scores loses no query and gives none twice; positions restore the order.
 
-    Specification, row 27. With room for everything each query gets what it gets in order.
+    Specification, reading 27. With room for everything each query gets what it gets in order.
     """
     text = data.draw(texts(STREAM, scored=True), label="text")
     size = data.draw(st.sampled_from(few(backend, (4, 7, 2), 2)), label="N")

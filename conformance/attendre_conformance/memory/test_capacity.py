@@ -41,7 +41,7 @@ def inserted_items(chunk: Chunk, row: int, head: int | None = None) -> Counter[A
 def test_capacity_is_never_exceeded(backend: Any, data: st.DataObject) -> None:
     """A memory never holds more than M entries (M + S when the present chunk is visible).
 
-    Specification, laws: capacity is never exceeded; rows 2 and 3.
+    Specification, law-capacity; readings 2 and 3.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     runner = Runner.of(backend, one)
@@ -68,7 +68,7 @@ def test_capacity_is_never_exceeded(backend: Any, data: st.DataObject) -> None:
 def test_nothing_lost_nothing_twice(backend: Any, data: st.DataObject) -> None:
     """Kept + evicted = old + inserted, as multisets of positions, keys and values.
 
-    Specification, laws: nothing lost, nothing twice.
+    Specification, law-conservation.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     runner = Runner.of(backend, one)
@@ -94,7 +94,7 @@ def test_nothing_lost_nothing_twice(backend: Any, data: st.DataObject) -> None:
 def test_settle_hands_back_what_it_cuts(backend: Any) -> None:
     """Settling a visible memory keeps the best M and returns the others.
 
-    Specification, row 3.
+    Specification, reading 3.
     """
     one = EVERY["visible-lra"]
     runner = Runner.of(backend, one)
@@ -146,7 +146,7 @@ def test_pinned_are_never_evicted(backend: Any, data: st.DataObject) -> None:
 def test_sinks_are_never_evicted(backend: Any, data: st.DataObject) -> None:
     """The first entries of every row stay for ever under AttentionSink; the rest is FIFO.
 
-    Specification, row 14.
+    Specification, reading 14.
     """
     cases = [EVERY["sink"], EVERY["sink-long-chunk"]]
     one, stream = data.draw(case_and_stream(cases), label="case and stream")
@@ -201,7 +201,7 @@ VISIBLE = [EVERY[n] for n in ("visible-lra", "visible-lfa", "visible-sink", "rec
 def test_own_chunk_is_visible(backend: Any, data: st.DataObject) -> None:
     """With present="visible" a chunk is attended in its own step, from at most M + S entries.
 
-    Specification, row 3.
+    Specification, reading 3.
     """
     one, stream = data.draw(case_and_stream(VISIBLE), label="case and stream")
     runner = Runner.of(backend, one)

@@ -86,7 +86,7 @@ FIFO_CASES = [
 def test_chunking_changes_nothing_for_fifo(backend: Any, data: st.DataObject) -> None:
     """FIFO and sinks keep and evict the same entries however the stream is cut.
 
-    Specification, laws: chunking changes nothing where the paper says so (FIFO always).
+    Specification, law-chunking: FIFO always.
     """
     one = data.draw(st.sampled_from(FIFO_CASES), label="case")
     stream = data.draw(streams(SMALL, max_steps=3, query_mode="own"), label="stream")
@@ -122,7 +122,7 @@ def test_chunking_changes_nothing_for_lfa_without_eviction(
 ) -> None:
     """LFA's scores do not depend on the cuts while nothing is evicted and newcomers start at 0.
 
-    Specification, laws: chunking changes nothing (LFA while nothing is evicted); row 10.
+    Specification, law-chunking: LFA while nothing is evicted; reading 10.
     """
     one = data.draw(st.sampled_from(LFA_CASES), label="case")
     stream = data.draw(streams(LARGE, max_steps=3, query_mode="own"), label="stream")
@@ -157,7 +157,7 @@ INDEPENDENT = [
 def test_memory_of_one_chunk_is_independent_chunks(backend: Any, data: st.DataObject) -> None:
     """MT(M=S, N=0): with full chunks every chunk attends to itself alone.
 
-    Specification, laws: MT(M=S, N=0) = independent chunks; row 2.
+    Specification, law-independent-chunks; reading 2.
     """
     one = data.draw(st.sampled_from(INDEPENDENT), label="case")
     stream = data.draw(streams(one.shape, padding=False, query_mode="own"), label="stream")
@@ -180,7 +180,7 @@ CAUSAL = [
 def test_large_causal_memory_is_full_causal_attention(backend: Any, data: st.DataObject) -> None:
     """N=0, M >= T, causal: the same as full causal attention over the whole sequence.
 
-    Specification, laws: N=0, M >= T, causal = full causal attention; row 18.
+    Specification, law-causal; reading 18.
     """
     one = data.draw(st.sampled_from(CAUSAL), label="case")
     exact = data.draw(st.booleans(), label="dyadic numbers")
@@ -201,7 +201,7 @@ HOLDING_ALL = [
 def test_large_memory_is_full_attention(backend: Any, data: st.DataObject) -> None:
     """M >= T, queries after everything was inserted: the same as full attention.
 
-    Specification, laws: M >= T, K=all = full bidirectional attention.
+    Specification, law-bidirectional.
     """
     memory = data.draw(st.sampled_from(HOLDING_ALL), label="memory")
     stream = data.draw(streams(LARGE, exact=False), label="stream")

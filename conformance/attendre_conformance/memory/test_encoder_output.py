@@ -102,7 +102,7 @@ def readings(draw: st.DrawFn) -> tuple[Any, ...]:
 def test_cross_attention_reads_everything_valid(backend: Any, arrays: Any) -> None:
     """Cross-attention equals brute force over all valid slots; zeros where there are none.
 
-    Specification, row 29: all of it, without position bias.
+    Specification, reading 29: all of it, without position bias.
     """
     got = across(backend, arrays, None)
     comparing.assert_close(got, brute_force(arrays, None), "output (batch, query, head, dim)")
@@ -113,7 +113,7 @@ def test_cross_attention_reads_everything_valid(backend: Any, arrays: Any) -> No
 def test_top_k_cross_attention_reads_the_best_valid(backend: Any, data: st.DataObject) -> None:
     """With top_k, each query and head reads its K best valid slots alone, of equals the later.
 
-    Specification, row 29: top-K cross-attention.
+    Specification, reading 29: top-K cross-attention.
     """
     arrays = data.draw(readings(), label="arrays")
     top_k = data.draw(st.sampled_from(few(backend, (2, 9, 1, 5, 6), 3)), label="K")
@@ -127,7 +127,7 @@ def test_top_k_cross_attention_reads_the_best_valid(backend: Any, data: st.DataO
 def test_scale_multiplies_the_logits(backend: Any, arrays: Any, choice: Any) -> None:
     """A given scale takes the place of 1/sqrt(head_dim).
 
-    Specification, row 29; T5 uses 1.
+    Specification, reading 29; T5 uses 1.
     """
     top_k, scale = choice
     got = across(backend, arrays, top_k, scale)
@@ -140,7 +140,7 @@ def test_scale_multiplies_the_logits(backend: Any, arrays: Any, choice: Any) -> 
 def test_memory_holds_the_last_outputs_in_order(backend: Any, data: st.DataObject) -> None:
     """The last O valid outputs of each row, oldest first; what went is handed back.
 
-    Specification, row 29: data-only, FIFO, size O.
+    Specification, reading 29: data-only, FIFO, size O.
     """
     size = data.draw(st.sampled_from(few(backend, (4, 1, 7), 3)), label="O")
     steps = data.draw(st.integers(1, 4), label="steps")
@@ -179,8 +179,8 @@ def test_memory_holds_the_last_outputs_in_order(backend: Any, data: st.DataObjec
 def test_scores_are_borrowed_from_the_last_layer(backend: Any, data: st.DataObject) -> None:
     """Outputs take the scores that their positions have in the encoder's last K/V memory.
 
-    Specification, row 29 (footnote). A position that is gone there keeps the score it had; a new
-    output whose position is gone gets the lowest; with these scores the best O stay.
+    Specification, reading 29 (footnote). A position that is gone there keeps the score it had; a
+    new output whose position is gone gets the lowest; with these scores the best O stay.
     """
     layer = LAYERS["lfa-top-k-t5"]
     text = data.draw(texts(STREAM), label="text")
@@ -229,7 +229,7 @@ def test_scores_are_borrowed_from_the_last_layer(backend: Any, data: st.DataObje
 def test_borrowed_scores_decide_who_stays(backend: Any) -> None:
     """After borrowing, the output whose position the encoder cares least about goes first.
 
-    Specification, row 29 (footnote).
+    Specification, reading 29 (footnote).
     """
     layer = at.AttendreLayer(at.KeyValueMemory(6, at.LRA("sum")))
     text = seeded_text(STREAM, 4)

@@ -38,7 +38,7 @@ SCHEMES = {
 def test_positions_of_any_size_are_told_apart(backend: Any, kind: str, data: st.DataObject) -> None:
     """A text that begins at position ten million is read as one that begins at 0.
 
-    Specification, rows 30-34: schemes see differences.
+    Specification, readings 30-34: schemes see differences.
     """
     encoding = data.draw(st.sampled_from(few(backend, SCHEMES[kind])), label="encoding")
     text = data.draw(texts(STREAM, exact=False), label="text")

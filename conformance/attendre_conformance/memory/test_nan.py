@@ -155,7 +155,7 @@ def test_nothing_is_lost_when_entries_break(backend: Any, data: st.DataObject) -
 def test_the_best_stays_instead_of_a_broken_one(backend: Any, data: st.DataObject) -> None:
     """With a visible chunk, as many stay longer as broke, and no others than the best.
 
-    Specification, row 3: the pool attended never exceeds M + S; as many come back as went in.
+    Specification, reading 3: the pool attended never exceeds M + S; as many come back as went in.
     """
     one, stream = data.draw(case_and_stream(VISIBLE, min_steps=2), label="case and stream")
     count = data.draw(st.integers(1, 2), label="broken entries of a row")
@@ -208,7 +208,7 @@ def rank_of(one: Any, evicted: Any, row: int) -> dict[int, tuple[float, int]]:
 def test_broken_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Whatever is in padding, NaN and infinity included, nobody ever reads it.
 
-    Specification, row 16: NaN never spreads silently.
+    Specification, reading 16: NaN never spreads silently.
     """
     one, stream = data.draw(case_and_stream(EACH), label="case and stream")
     number = data.draw(st.sampled_from(BROKEN), label="what is in padding")

@@ -70,7 +70,7 @@ def compare(
 def test_stream_equals_oracle(backend: Any, family: str, data: st.DataObject) -> None:
     """Kept index sets (ties included), evicted multisets, scores and outputs are the oracle's.
 
-    Specification, the step, rows 1-18; law: the kept index sets are identical on every backend.
+    Specification, readings 1-18; law-same-choices.
     """
     case, stream = data.draw(case_and_stream(FAMILIES[family]), label="case and stream")
     compared = compare(backend, case, stream)
@@ -82,7 +82,7 @@ def test_stream_equals_oracle(backend: Any, family: str, data: st.DataObject) ->
 def test_generic_floats_equal_oracle(backend: Any, data: st.DataObject) -> None:
     """The same for floats that are not dyadic, up to decisions that rounding may tip.
 
-    Specification, the step, rows 1-18.
+    Specification, readings 1-18.
     """
     case, stream = data.draw(case_and_stream(CORE, exact=False), label="case and stream")
     compared = compare(backend, case, stream)
@@ -94,7 +94,7 @@ def test_generic_floats_equal_oracle(backend: Any, data: st.DataObject) -> None:
 def test_eager_stream_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """The same without any compiling, on every backend.
 
-    Specification, laws: eager and compiled keep the same index sets.
+    Specification, law-same-choices.
     """
     cases = [EVERY["lfa-0"], EVERY["lru"]]
     case, stream = data.draw(case_and_stream(cases), label="case and stream")
@@ -106,7 +106,7 @@ def test_eager_stream_equals_oracle(backend: Any, data: st.DataObject) -> None:
 def test_given_scores_equal_oracle(backend: Any, data: st.DataObject) -> None:
     """A score given at insertion takes the place of the initial score.
 
-    Specification, the step, row 5.
+    Specification, reading 5.
     """
     cases = [EVERY["lfa-0"], EVERY["lra-sum"], EVERY["sink"]]
     case, stream = data.draw(case_and_stream(cases, with_score=True), label="case and stream")
@@ -121,7 +121,7 @@ RETRIEVING = [EVERY[name] for name in ("lru", "lru-top-1", "lfu-gqa", "per-head-
 def test_retrieved_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """Retrieve returns the top K per query and head, best first, ties to the later arrival.
 
-    Specification, the step, row 17.
+    Specification, reading 17.
     """
     case, stream = data.draw(case_and_stream(RETRIEVING), label="case and stream")
     runner = Runner.of(backend, case)

@@ -131,7 +131,7 @@ QUEUES: dict[str, tuple[Any, dict[str, Any]]] = {
 def test_queue_equals_oracle(backend: Any, kind: str, data: st.DataObject) -> None:
     """What comes out, in which order, and what remains are the oracle's.
 
-    Specification, rows 14-16, 19, 27.
+    Specification, readings 14-16, 19, 27.
     """
     size, seq = data.draw(st.sampled_from(SIZES), label="N and S")
     policy, protection = QUEUES[kind]
@@ -161,7 +161,7 @@ def test_queue_equals_oracle(backend: Any, kind: str, data: st.DataObject) -> No
 def test_delay_is_exactly_n_in_order(backend: Any, data: st.DataObject) -> None:
     """A FIFO queue fed full chunks returns S a step: first N empty ones, then the input in order.
 
-    Specification, rows 19 and 20: exactly N positions late, N need not be a multiple of S.
+    Specification, readings 19 and 20: exactly N positions late, N need not be a multiple of S.
     """
     size, seq = data.draw(st.sampled_from(SIZES), label="N and S")
     queue = at.DataOnlyMemory(size=size)
@@ -235,7 +235,7 @@ def test_queue_reset_and_reorder(backend: Any, data: st.DataObject) -> None:
 def test_queue_leaves_its_input_alone(backend: Any, data: st.DataObject) -> None:
     """The input state of an insert is unchanged after it, and so are the arrays inserted.
 
-    Specification, laws: the input state is unchanged.
+    Specification, law-purity.
     """
     size, seq = data.draw(st.sampled_from(SIZES), label="N and S")
     queue = at.DataOnlyMemory(size=size)

@@ -42,7 +42,7 @@ WHOLE = [EVERY["lru"], EVERY["lfu-gqa"], EVERY["lfa-0"]]
 def test_top_k_of_everything_is_no_top_k(backend: Any, data: st.DataObject) -> None:
     """K = M retrieves everything: the same as no top K.
 
-    Specification, laws: K=M = no top K.
+    Specification, law-top-k.
     """
     one, stream = data.draw(case_and_stream(WHOLE), label="case and stream")
     everything = Runner(backend, one.memory, None, one.causal).run(stream)
@@ -55,7 +55,7 @@ def test_top_k_of_everything_is_no_top_k(backend: Any, data: st.DataObject) -> N
 def test_gather_is_threshold(backend: Any, data: st.DataObject) -> None:
     """Gathering K keys per query, as the paper does, equals selecting by threshold and masking.
 
-    Offer both, prove them equal; Specification, row 17.
+    Offer both, prove them equal; Specification, reading 17.
     """
     exact = data.draw(st.booleans(), label="dyadic numbers")
     one, stream = data.draw(case_and_stream(TOP_K, exact=exact), label="case and stream")
@@ -69,7 +69,7 @@ def test_gather_is_threshold(backend: Any, data: st.DataObject) -> None:
 def test_attend_is_softmax_over_retrieved(backend: Any, data: st.DataObject) -> None:
     """Attend gives the softmax of the retrieved similarities over the retrieved values.
 
-    Specification, row 17: the similarity is reused.
+    Specification, reading 17: the similarity is reused.
     """
     one, stream = data.draw(case_and_stream(TOP_K), label="case and stream")
     runner = Runner.of(backend, one)

@@ -88,7 +88,7 @@ def assert_scores_agree(state: Any, state2: Any, b: int, c: int, g: int | None, 
 def test_rows_are_independent(backend: Any, data: st.DataObject) -> None:
     """What happens in one row does not depend on what is in the others.
 
-    Specification, laws: rows of a batch do not influence each other.
+    Specification, law-rows.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     seed = data.draw(st.integers(0, 2**16), label="seed of the other rows")
@@ -129,7 +129,7 @@ def splice(base: Chunk, source: Chunk, rows: list[int]) -> Chunk:
 def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> None:
     """Permuting the rows of a batch permutes everything that comes out.
 
-    Specification, laws: permuting rows permutes results.
+    Specification, law-rows.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     rows = list(range(stream.shape.batch))
@@ -148,7 +148,7 @@ def test_permuting_rows_permutes_results(backend: Any, data: st.DataObject) -> N
 def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -> None:
     """Whatever numbers are in padding entries and padding queries, nothing changes.
 
-    Specification, row 16.
+    Specification, reading 16.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     number = data.draw(st.sampled_from((0.0, -3e4, 1e30)), label="what is in the padding")
@@ -163,7 +163,7 @@ def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -
 def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """Padding on the left, on the right or in between, of any amount, changes nothing.
 
-    Specification, laws: padding, on any side and of any amount, changes nothing; row 16.
+    Specification, law-padding; reading 16.
     """
     one, stream = data.draw(case_and_stream(FEW, max_steps=3), label="case and stream")
     extra = 3
@@ -200,7 +200,7 @@ def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) ->
 def test_chunk_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """A chunk that is all padding evicts nothing, attends to nothing and changes no state.
 
-    Specification, row 16.
+    Specification, reading 16.
     """
     one, stream = data.draw(case_and_stream(CORE, max_steps=4), label="case and stream")
     runner = Runner.of(backend, one)

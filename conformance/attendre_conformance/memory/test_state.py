@@ -29,7 +29,7 @@ EAGER = [EVERY[n] for n in ("lru", "lfa-0")]
 def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
     """No call changes the state, or any array, that was passed in.
 
-    Specification, laws: the input state of a step is unchanged after it, unless explicitly donated.
+    Specification, law-purity.
     """
     one, stream = data.draw(case_and_stream(FEW, max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
@@ -59,7 +59,7 @@ def test_input_state_is_unchanged(backend: Any, data: st.DataObject) -> None:
 def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
     """Keys, values, positions and queries are not written to, not even when donating.
 
-    Specification, laws: pure functions.
+    Specification, law-purity.
     """
     one, stream = data.draw(case_and_stream(EAGER, max_steps=3), label="case and stream")
     runner = Runner.of(backend, one)
@@ -81,7 +81,7 @@ def test_input_arrays_are_unchanged(backend: Any, data: st.DataObject) -> None:
 def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
     """Donating the state changes where results are written, not what they are.
 
-    Specification, laws: unless it was explicitly donated.
+    Specification, law-purity.
     """
     one, stream = data.draw(case_and_stream(FEW), label="case and stream")
     runner = Runner.of(backend, one)
@@ -101,7 +101,7 @@ def test_donated_equals_not_donated(backend: Any, data: st.DataObject) -> None:
 def test_saved_and_restored_goes_on_the_same(backend: Any, data: st.DataObject) -> None:
     """Save, restore and go on = never stopped, bit for bit.
 
-    Specification, laws: save, restore and go on.
+    Specification, law-restore.
     """
     one, stream = data.draw(case_and_stream(CORE), label="case and stream")
     cut = data.draw(st.integers(0, len(stream.chunks)), label="where it stops")
@@ -124,7 +124,7 @@ def test_saved_and_restored_goes_on_the_same(backend: Any, data: st.DataObject) 
 def test_state_goes_on_in_another_library(backend: Any, data: st.DataObject) -> None:
     """A state can be moved to NumPy and back, and go on there, to float tolerance.
 
-    Specification, laws: also when restored in another framework.
+    Specification, law-restore: also in another framework.
     """
     one, stream = data.draw(case_and_stream(FEW), label="case and stream")
     cut = data.draw(st.integers(0, len(stream.chunks)), label="where it moves")

@@ -53,8 +53,7 @@ def numbers_for_rows(number: Any) -> Any:
 def test_two_stored_scores_tie_with_the_newcomer(backend: Any, data: st.DataObject) -> None:
     """With two stored scores mu - sigma is the smaller one: a tie, so the older entry goes.
 
-    Specification, the trap for tests: with exactly two stored scores c=1 makes a tie that rounding
-    decides.
+    Specification, law-ties: with exactly two stored scores c=1 makes a tie that rounding decides.
     """
     policy = data.draw(st.sampled_from((at.LRA("last"), at.LFA(0.0))), label="policy")
     number = st.floats(-50, 50, width=32).filter(lambda x: x == 0 or abs(x) >= 1e-3)
@@ -80,7 +79,7 @@ def test_two_stored_scores_tie_with_the_newcomer(backend: Any, data: st.DataObje
 def test_equal_scores_are_first_in_first_out(backend: Any, data: st.DataObject) -> None:
     """When all stored scores are equal sigma is 0, newcomers tie, and the oldest goes.
 
-    Specification, the trap for tests: likewise all-equal scores; row 15.
+    Specification, law-ties: likewise all-equal scores; reading 15.
     """
     sigmas = data.draw(st.sampled_from((0.0, 1.0, -1.0)), label="c")
     number = st.floats(-50, 50, width=32, allow_subnormal=False)
@@ -108,7 +107,7 @@ SEEDS = (0, 12345)
 def test_random_ties_are_the_same_everywhere(backend: Any, data: st.DataObject) -> None:
     """Seeded random ties fall the same way on every backend.
 
-    Specification, row 15: seeded random as an option.
+    Specification, reading 15: seeded random as an option.
     """
     seed = data.draw(st.sampled_from(SEEDS), label="seed")
     stream = data.draw(streams(MHA), label="stream")
@@ -125,7 +124,7 @@ def test_random_ties_are_the_same_everywhere(backend: Any, data: st.DataObject) 
 def test_random_ties_do_not_see_padding(backend: Any, data: st.DataObject) -> None:
     """Seeded random ties fall the same way whatever the padding and the row.
 
-    Specification, rows 15 and 16.
+    Specification, readings 15 and 16.
     """
     seed = data.draw(st.sampled_from(SEEDS), label="seed")
     stream = data.draw(streams(MHA), label="stream")
@@ -143,7 +142,7 @@ def test_random_ties_do_not_see_padding(backend: Any, data: st.DataObject) -> No
 def test_random_ties_depend_on_the_seed(backend: Any) -> None:
     """Different seeds choose differently among equals, and never prefer the worse entry.
 
-    Specification, row 15.
+    Specification, reading 15.
     """
     one = case("seeds", TINY, at.LRA("max"))
     chunks = [chunk_of([1.0, 1.0], [2 * n, 2 * n + 1]) for n in range(6)]

@@ -52,7 +52,7 @@ COMPILED = [one for one in CASES if one.name in NAMES] + [
 def test_compiled_equals_eager(backend: Any, one: Case) -> None:
     """A compiled step keeps and evicts the same entries as an eager one, with close numbers.
 
-    Specification, laws: kept index sets are identical eager and compiled, ties included.
+    Specification, law-same-choices.
     """
     eager = Runner.of(backend, one, compiled=False)
     fast = Runner.of(backend, one, compiled=True)
@@ -88,7 +88,7 @@ def test_compiled_equals_eager(backend: Any, one: Case) -> None:
 def test_compiled_retrieve_equals_eager(backend: Any) -> None:
     """Compiled retrieval returns the same entries in the same order.
 
-    Specification, row 17.
+    Specification, reading 17.
     """
     one = case("retrieve", MHA, at.LRU())
     eager = Runner.of(backend, one, compiled=False)
@@ -107,7 +107,7 @@ def test_compiled_retrieve_equals_eager(backend: Any) -> None:
 def test_compiled_queue_equals_eager(backend: Any) -> None:
     """A compiled data-only memory delays as an eager one does.
 
-    Specification, rows 19 and 20.
+    Specification, readings 19 and 20.
     """
     queue = at.DataOnlyMemory(size=3)
     shape = Shape("queue", 2, 2, 3, 1, 1, 4, None)

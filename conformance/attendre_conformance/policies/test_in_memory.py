@@ -48,7 +48,7 @@ def _positions(entries: Any, row: int, head: int | None) -> Counter[int]:
 def test_nothing_is_lost_and_capacity_is_kept(backend: Any, data: st.DataObject) -> None:
     """Kept + evicted = old + inserted; never more than the memory holds.
 
-    Specification, laws.
+    Specification, law-conservation and law-capacity.
     """
     trial, stream = data.draw(trial_and_stream(backend))
     per_head = "per_head" in dict(trial.setting.options)
@@ -78,7 +78,8 @@ def test_nothing_is_lost_and_capacity_is_kept(backend: Any, data: st.DataObject)
 def test_chunk_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """After a chunk without a real entry or query, everything is as it was.
 
-    Specification, row 16. With ``present="visible"`` nothing competes before the next real chunk.
+    Specification, reading 16. With ``present="visible"`` nothing competes before the next real
+    chunk.
     """
     trial, stream = data.draw(trial_and_stream(backend))
     state = trial.start()
@@ -131,7 +132,7 @@ def test_no_value_is_read(subject: Subject) -> None:
 def test_compiled_equals_eager(backend: Any, subject: Subject, setting: Setting) -> None:
     """A compiled step keeps what an eager step keeps, with the same scores.
 
-    Specification, laws: kept index sets are identical, eager and compiled.
+    Specification, law-same-choices.
     """
     memory = _memory(subject, setting)
     shape = Shape("compiled", 2, 3, memory.size, 2, 4, 4, setting.top_k)

@@ -118,7 +118,7 @@ def _shown(call: Any) -> tuple[Any, ...]:
 def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> None:
     """A row alone gets the scores it gets in a batch; rows in another order get the same scores.
 
-    Specification, laws: rows of a batch do not influence each other.
+    Specification, law-rows.
     """
     trial, stream = data.draw(trial_and_stream(backend))
     batch, state = trial.shape.batch, trial.start()
@@ -147,7 +147,7 @@ GARBAGE = (float("nan"), float("inf"), -1e30, 777.0)
 def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -> None:
     """Whatever is in empty slots, padding and pairs that may not attend, NaN included.
 
-    Specification, row 16.
+    Specification, reading 16.
     """
     trial, stream = data.draw(trial_and_stream(backend))
     number = data.draw(st.sampled_from(GARBAGE), label="garbage")
@@ -174,7 +174,7 @@ def test_contents_of_padding_change_nothing(backend: Any, data: st.DataObject) -
 def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """More padding in a chunk, and more empty slots, change no score.
 
-    Specification, row 16: padding is never counted in a mean or a deviation.
+    Specification, reading 16: padding is never counted in a mean or a deviation.
     """
     trial, stream = data.draw(trial_and_stream(backend, (PLAIN, PER_HEAD), 4, max_steps=2))
     more = data.draw(st.integers(1, 3), label="more padding, and more slots")
@@ -211,7 +211,7 @@ def _by_position(state: Any) -> tuple[Any, Any]:
 def test_equal_entries_get_equal_scores(backend: Any, data: st.DataObject) -> None:
     """Two entries that are equal in everything get one score, whichever slots hold them.
 
-    Specification, row 15: ties are decided by the memory, the same on every backend.
+    Specification, reading 15: ties are decided by the memory, the same on every backend.
     """
     trial, stream = data.draw(trial_and_stream(backend, (PLAIN, PER_HEAD)))
     slots = list(range(trial.size))

@@ -57,7 +57,7 @@ def steps_without_near_ties(one: Case, stream: Stream) -> int:
 def test_no_sinks_is_fifo(backend: Any, data: st.DataObject) -> None:
     """AttentionSink with zero sinks is FIFO.
 
-    Specification, laws: AS with 0 sinks = FIFO; row 14.
+    Specification, law-sinks; reading 14.
     """
     shape = data.draw(st.sampled_from((LONG_CHUNK, MHA)), label="shape")
     stream = data.draw(streams(shape), label="stream")
@@ -80,8 +80,8 @@ AFFINE: dict[Any, tuple[Shape, float, float]] = {
 def test_lra_survives_affine_scores(backend: Any, data: st.DataObject) -> None:
     """LRA's choices are the same when every score s becomes a*s + b, a > 0.
 
-    Specification, laws: LRA choices survive a·score+b. (While every step has a query in every row:
-    before its first query an entry holds the 0 of an empty memory, which is not transformed.)
+    Specification, law-affine. (While every step has a query in every row: before its first query an
+    entry holds the 0 of an empty memory, which is not transformed.)
     """
     pool = data.draw(st.sampled_from(tuple(AFFINE)), label="pool")
     shape, a, b = AFFINE[pool]
@@ -100,7 +100,7 @@ def test_lra_survives_affine_scores(backend: Any, data: st.DataObject) -> None:
 def test_lfa_survives_scaled_scores(backend: Any, data: st.DataObject) -> None:
     """LFA's choices are the same when every score s becomes a*s, a > 0.
 
-    Specification, laws: LFA's survive a·score.
+    Specification, law-affine.
     """
     decay, a, causal = data.draw(
         st.sampled_from(((0.0, 2.0, False), (0.0625, 0.25, True))), label="decay, a, causal"
@@ -119,7 +119,7 @@ def test_lfa_survives_scaled_scores(backend: Any, data: st.DataObject) -> None:
 def test_lra_pools_agree_on_single_queries(backend: Any, data: st.DataObject) -> None:
     """With one query a chunk and one head, LRA last, max and sum are one policy.
 
-    Specification, laws: LRA last, max and sum agree at S=1 with one head.
+    Specification, law-single-query.
     """
     wider = replace(SINGLE, size=5, top_k=None)
     shape, causal = data.draw(
@@ -150,7 +150,7 @@ PER_HEAD = [EVERY["lra-sum"], EVERY["lru-top-1"]]
 def test_per_head_with_one_head_is_token_wise(backend: Any, data: st.DataObject) -> None:
     """Eviction per head, with a single K/V head, is eviction per token.
 
-    Specification, row 6 (the paper's footnote).
+    Specification, reading 6 (the paper's footnote).
     """
     one = data.draw(st.sampled_from(PER_HEAD), label="case")
     stream = data.draw(streams(one.shape), label="stream")
@@ -167,7 +167,7 @@ def test_per_head_with_one_head_is_token_wise(backend: Any, data: st.DataObject)
 def test_per_head_is_one_memory_per_head(backend: Any, data: st.DataObject) -> None:
     """Eviction per head is the same as giving every K/V head a memory of its own.
 
-    Specification, row 6 (the paper's footnote).
+    Specification, reading 6 (the paper's footnote).
     """
     names = ("per-head-lra", "per-head-lru")
     one = EVERY[data.draw(st.sampled_from(names), label="case")]
@@ -199,7 +199,7 @@ def one_head(chunk: Chunk, g: int) -> Chunk:
 def test_scores_come_from_all_entries(backend: Any, data: st.DataObject) -> None:
     """LRA and LFA score all stored entries, not only those in the top K.
 
-    Specification, row 4.
+    Specification, reading 4.
     """
     policy = data.draw(
         st.sampled_from((at.LRA("max"), at.LRA("sum", at.InitialScore(0.0), score="softmax"))),
@@ -225,7 +225,7 @@ def test_scores_come_from_all_entries(backend: Any, data: st.DataObject) -> None
 def test_attention_comes_after_eviction(backend: Any, data: st.DataObject) -> None:
     """Queries attend to the survivors: the entries that are stored when insert returns.
 
-    Specification, row 1: evict down to M at once; the queries retrieve from the M survivors.
+    Specification, reading 1: evict down to M at once; the queries retrieve from the M survivors.
     """
     policy, shape = data.draw(
         st.sampled_from(((at.LRA("sum"), LONG_CHUNK), (at.LFU(), MHA))), label="policy, shape"
@@ -252,7 +252,7 @@ def test_attention_comes_after_eviction(backend: Any, data: st.DataObject) -> No
 def test_unseen_entries_keep_their_score(backend: Any, data: st.DataObject) -> None:
     """An entry that no valid query of the step may attend to keeps its score, undecayed.
 
-    Specification, row 9.
+    Specification, reading 9.
     """
     one = data.draw(st.sampled_from(UNSEEN), label="case")
     stream = data.draw(streams(one.shape, query_mode="late"), label="stream")

@@ -61,7 +61,7 @@ def ways(backend: Any) -> list[bool]:
 def test_equal_keys_at_and_beyond_the_clamp_tie(backend: Any, data: st.DataObject) -> None:
     """Entries with equal keys, all n_local or more away, tie: the last inserted are retrieved.
 
-    Specification, row 31: the distance is clamped; rows 15 and 17: of equals the later one.
+    Specification, reading 31: the distance is clamped; readings 15 and 17: of equals the later one.
     """
     compiled = data.draw(st.sampled_from(ways(backend)), label="compiled")
     near = data.draw(st.sampled_from((3,) if compiled else (3, 1, 0, 6)), label="n_local")
@@ -102,7 +102,7 @@ def test_equal_keys_at_and_beyond_the_clamp_tie(backend: Any, data: st.DataObjec
 def test_a_band_of_nothing_ties_as_no_positions_do(backend: Any, data: st.DataObject) -> None:
     """With n_local = 0 every pair is clamped: nothing is rotated, so nothing is rounded.
 
-    Specification, rows 15, 17 and 31: dyadic logits have exact ties, which must not be broken.
+    Specification, readings 15, 17 and 31: dyadic logits have exact ties, which must not be broken.
     """
     compiled = data.draw(st.sampled_from(ways(backend)), label="compiled")
     top_k = data.draw(st.sampled_from((3,) if compiled else (3, 1, 5)), label="top_k")
@@ -167,7 +167,7 @@ def attend_long(backend: Any, near: int, top_k: int | None, arrays: tuple[Any, .
 def test_long_memories_equal_brute_force(backend: Any, data: st.DataObject) -> None:
     """However a long memory is cut up, every pair is clamped by itself.
 
-    Specification, row 31: clip(i - j, -n_local, +n_local).
+    Specification, reading 31: clip(i - j, -n_local, +n_local).
     """
     near = data.draw(st.sampled_from(few(backend, (100, 0, 5, 1000), 2)), label="n_local")
     arrays = long_rows(data)
@@ -192,7 +192,7 @@ def test_long_memories_equal_brute_force(backend: Any, data: st.DataObject) -> N
 def test_other_rows_do_not_change_how_a_row_is_rounded(backend: Any, data: st.DataObject) -> None:
     """What other rows need must not change a bit of this one, or they would decide its ties.
 
-    Specification, laws: rows of a batch do not influence each other.
+    Specification, law-rows.
     """
     near = data.draw(st.sampled_from(few(backend, (100, 5))), label="n_local")
     top_k = data.draw(st.sampled_from(few(backend, (4, None))), label="top_k")

@@ -24,7 +24,7 @@ def test_t5_buckets_equal_the_public_formula(
 ) -> None:
     """Every distance falls into the bucket of T5's formula, which is in single precision.
 
-    Specification, row 32.
+    Specification, reading 32.
     """
     for offset in range(-2 * max_distance, 2 * max_distance + 1):
         got = bucket_of(offset, buckets, max_distance, bidirectional)
@@ -38,7 +38,7 @@ def test_t5_buckets_equal_the_public_formula(
 def test_t5_buckets_known_by_heart() -> None:
     """T5's own table: 32 buckets up to 128, keys before the query in the lower half.
 
-    Specification, row 32.
+    Specification, reading 32.
     """
     known = {0: 0, -1: 1, -7: 7, -8: 8, -16: 10, -64: 14, -127: 15, -500: 15, 1: 17, 8: 24, 200: 31}
     for offset, want in known.items():
@@ -50,7 +50,7 @@ def test_t5_buckets_known_by_heart() -> None:
 def test_alibi_slopes_equal_the_public_rule(heads: int) -> None:
     """Slopes fall geometrically from head to head; odd counts borrow from the next power of two.
 
-    Specification, row 34.
+    Specification, reading 34.
     """
     got, want = alibi_slopes(heads), [alibi_slope(h, heads) for h in range(heads)]
     assert np.allclose(got, want, rtol=1e-12), f"{heads} heads: slopes {got}, expected {want}"
@@ -61,7 +61,7 @@ def test_alibi_slopes_equal_the_public_rule(heads: int) -> None:
 def test_frequencies_equal_the_published_formulas(name: str, head_dim: int) -> None:
     """Angles per position of RoPE, interpolated, NTK-aware and YaRN.
 
-    Specification, row 34.
+    Specification, reading 34.
     """
     encoding = EVERY[name]
     got = encoding.frequencies(head_dim)
@@ -74,7 +74,7 @@ def test_frequencies_equal_the_published_formulas(name: str, head_dim: int) -> N
 def test_yarn_keeps_fast_and_interpolates_slow_rotations(length: int, factor: float) -> None:
     """Pairs that turn at least 32 times over the trained length are kept, at most once divided.
 
-    Specification, row 34; YaRN's section on interpolation by parts. All others lie in between.
+    Specification, reading 34; YaRN's section on interpolation by parts. All others lie in between.
     """
     plain = at.RoPE().frequencies(128)
     got = at.RoPE(scaling=at.YaRN(factor, length)).frequencies(128)

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_learned_positions_look_rows_up(backend: Any, data: st.DataObject) -> None:
     """A position gets its row of the table; beyond the table the last one, or from the start again.
 
-    Specification, row 34 (BERT).
+    Specification, reading 34 (BERT).
     """
     length = data.draw(st.sampled_from((1, 4, 7)), label="rows of the table")
     beyond: Any = data.draw(st.sampled_from(("last", "wrap")), label="beyond")
@@ -49,7 +49,7 @@ BEYOND: tuple[tuple[int, Any], ...] = ((6, "last"), (4, "wrap"))
 def test_learned_positions_give_full_attention(backend: Any, data: st.DataObject) -> None:
     """Added to queries and keys before a large layer, they give full attention with positions.
 
-    Specification, laws and row 34.
+    Specification, law-bidirectional; reading 34.
     """
     text = data.draw(texts(WHOLE, exact=False), label="text")
     length, beyond = data.draw(st.sampled_from(BEYOND), label="rows of the table, beyond")

@@ -38,8 +38,8 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_scheme_equals_brute_force(backend: Any, family: str, data: st.DataObject) -> None:
     """The logit of every real pair is that of brute force, by token and by head.
 
-    Specification, rows 30-34. RoPE by rotation matrices, LM-Infinite by clamped distance, T5 by its
-    buckets.
+    Specification, readings 30-34. RoPE by rotation matrices, LM-Infinite by clamped distance, T5 by
+    its buckets.
     """
     encoding = data.draw(st.sampled_from(SCHEMES[family]), label="encoding")
     per_head = data.draw(st.booleans(), label="positions per head")
@@ -69,7 +69,7 @@ def test_scheme_equals_brute_force(backend: Any, family: str, data: st.DataObjec
 def test_sorted_keys_change_nothing(backend: Any, data: st.DataObject) -> None:
     """Keys sorted by position get the logits, sums and outputs that they get in any other order.
 
-    Specification, row 31: LM-Infinite clamps pair by pair, however a kernel goes about it.
+    Specification, reading 31: LM-Infinite clamps pair by pair, however a kernel goes about it.
     """
     near = data.draw(st.sampled_from((0, 1, 3, 6, 15, 50)), label="n_local")
     per_head = data.draw(st.booleans(), label="positions per head")
@@ -122,7 +122,7 @@ def everything_of(backend: Any, near: int, arrays: tuple[Any, ...]) -> tuple[Any
 def test_only_the_distance_counts(backend: Any, data: st.DataObject) -> None:
     """Moving all positions by the same amount changes no logit.
 
-    Specification, rows 31 and 32; the law of RoPE. In-cache numbers move with nothing.
+    Specification, readings 31 and 32; the law of RoPE. In-cache numbers move with nothing.
     """
     encoding = data.draw(st.sampled_from(list(EVERY.values())), label="encoding")
     by = data.draw(st.sampled_from((1, 17)), label="moved by")
@@ -144,7 +144,7 @@ def test_only_the_distance_counts(backend: Any, data: st.DataObject) -> None:
 def test_limits_of_lm_infinite(backend: Any, data: st.DataObject) -> None:
     """A band wider than the text is plain RoPE; a band of nothing knows no positions.
 
-    Specification, row 31.
+    Specification, reading 31.
     """
     arrays = data.draw(pairings(), label="pairs")
     real = arrays[3][:, None, None, :, None] & arrays[5][:, None, None, None, :]
@@ -160,7 +160,7 @@ def test_limits_of_lm_infinite(backend: Any, data: st.DataObject) -> None:
 def test_rotating_keeps_lengths_and_starts_at_zero(backend: Any, data: st.DataObject) -> None:
     """A rotation changes no length; position 0 changes nothing; features beyond rotary_dim stay.
 
-    Specification, row 34.
+    Specification, reading 34.
     """
     ropes = [one for one in EVERY.values() if isinstance(one, at.RoPE)]
     encoding = data.draw(st.sampled_from(ropes), label="encoding")

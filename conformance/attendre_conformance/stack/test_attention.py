@@ -53,8 +53,8 @@ def test_large_stack_is_an_ordinary_transformer(
 ) -> None:
     """With room for everything, 1 to 6 layers give what full attention gives, drained or flushed.
 
-    Specification, rows 21-25: the residual stream is delayed with its query, the shift is the sum
-    of N.
+    Specification, readings 21-25: the residual stream is delayed with its query, the shift is the
+    sum of N.
     """
     first = KINDS.index(kind)  # where only two are compiled, they differ from kind to kind
     ways = few(backend, WAYS[first:] + WAYS[:first], 2)
@@ -71,7 +71,7 @@ def test_large_stack_is_an_ordinary_transformer(
 def test_six_layers_are_an_ordinary_transformer(backend: Any) -> None:
     """The same for the deepest of these stacks on two fixed inputs, on every backend.
 
-    Specification, rows 21-25. Compiling six layers takes too long for a law.
+    Specification, readings 21-25. Compiling six layers takes too long for a law.
     """
     kinds = [KINDS[n % 3] for n in range(6)]
     runner = StackRunner(backend, at.Stack(LARGE), blocks_for(kinds))
@@ -89,7 +89,7 @@ def test_six_layers_are_an_ordinary_transformer(backend: Any) -> None:
 def test_blocks_of_all_kinds_in_one_stack(backend: Any, data: st.DataObject) -> None:
     """Pre-norm, post-norm and parallel blocks mix; documents stay apart in every layer.
 
-    Specification, rows 21 and 22.
+    Specification, readings 21 and 22.
     """
     orders = [*permutations(KINDS, 2), *permutations(KINDS)]
     kinds = data.draw(st.sampled_from(few(backend, orders, 2)), label="kinds")
@@ -108,7 +108,8 @@ def test_blocks_of_all_kinds_in_one_stack(backend: Any, data: st.DataObject) -> 
 def test_small_stack_equals_oracle(backend: Any, data: st.DataObject) -> None:
     """Layers that evict, each with its own N, M, K, policy and scheme, compose as the oracle's.
 
-    Specification, rows 1-25, 27: what comes out of one layer is read by the next, late by its N.
+    Specification, readings 1-25, 27: what comes out of one layer is read by the next, late by its
+    N.
     """
     parts = [(0, 2), (2, 2), (1, 3), (0, 4), (0, 1), (1, 1), (2, 1), (3, 1)]
     (start, count), finish = data.draw(

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.attendre_profile("laws")
 def test_total_shift_is_the_sum_of_n(backend: Any, data: st.DataObject) -> None:
     """Fed full chunks, a stack gives S positions a step: the first sum of N empty, then in order.
 
-    Specification, row 22: N may differ by layer.
+    Specification, reading 22: N may differ by layer.
     """
     choices = [at.Stack(SMALL[:2]), at.Stack(SMALL[1:3]), at.Stack(SMALL), at.Stack(LARGE[:1])]
     stack = data.draw(st.sampled_from(few(backend, choices, 2)), label="stack")
@@ -75,7 +75,7 @@ def test_total_shift_is_the_sum_of_n(backend: Any, data: st.DataObject) -> None:
 def test_rows_of_a_stack_do_not_influence_each_other(backend: Any, data: st.DataObject) -> None:
     """A row of a ragged batch gives what it gives alone, and the others what they give without it.
 
-    Specification, laws: rows may end at different times; permuting rows permutes results.
+    Specification, law-rows: rows may end at different times.
     """
     count, finish = data.draw(
         mixtures(backend, (2, 1, 3, 4), ("flush", "drain"), most=2), label="L, finish"
@@ -102,8 +102,8 @@ def test_rows_of_a_stack_do_not_influence_each_other(backend: Any, data: st.Data
 def test_padding_inside_a_row_changes_nothing(backend: Any, data: st.DataObject) -> None:
     """A row that begins late, pauses and ends early gives what it gives without padding.
 
-    Specification, laws: padding, on any side and of any amount, changes nothing. Nothing is evicted
-    here, because padding also moves the borders of the chunks.
+    Specification, law-padding. Nothing is evicted here, because padding also moves the borders of
+    the chunks.
     """
     compiled = compiles(backend)
     count, finish = data.draw(
@@ -136,7 +136,7 @@ def test_padding_inside_a_row_changes_nothing(backend: Any, data: st.DataObject)
 def test_chunk_length_changes_nothing_without_eviction(backend: Any, data: st.DataObject) -> None:
     """While nothing is evicted, a stack gives the same whatever the chunk length.
 
-    Specification, laws; chunks longer than the input included.
+    Specification, law-chunking; chunks longer than the input included.
     """
     valid = data.draw(rows(gaps=True), label="valid")
     x = inputs(data.draw(st.integers(0, 2**32 - 1), label="seed"), BATCH, LENGTH)

@@ -79,7 +79,7 @@ def test_run_gives_every_position_back_in_its_place(backend: Any, data: st.DataO
 def test_run_equals_steps(backend: Any, data: st.DataObject) -> None:
     """Run gives what its steps, drained or flushed by hand, give.
 
-    Specification, rows 22-24; chunks longer than the input included.
+    Specification, readings 22-24; chunks longer than the input included.
     """
     count, seq, finish = data.draw(
         mixtures(backend, (1, 1, 2), (3, 4, 1, 2, 11), ("flush", "drain"), most=2),

@@ -104,12 +104,12 @@ def test_a_kill_repeats_and_loses_nothing(tmp_path):
         (["--policies", "LRB"], "'LRB' is not known"),
         (["--policies", "MT+c=0"], "FIFO"),
         (["--size", "16", "--wait", "16"], "expected N < M"),
-        (["--baseline", "AS"], "baseline 'AS' was not measured"),
-        (["--policies", "MT", "--baseline", "LFA-1"], "is not asked for; there are MT, LFA-0+c=0."),
+        (["--baseline", "AS"], "baseline 'AS' is not measured"),
+        (["--policies", "MT", "--baseline", "LFA-1"], "is not measured; there are MT, LFA-0+c=0."),
         (["--model", "nowhere"], "nowhere"),
         (["--chunk", "8"], "holds results of something else: chunk 16, now 8"),
         (["--seed", "5"], "seed 0, now 5"),
-        (["--skip", "5"], "--skip means nothing to this task. It uses --limit, --reading"),
+        (["--skip", "5"], "--skip does not apply to this task. It uses --limit, --reading"),
     ],
 )
 def test_errors_say_what_to_do(tmp_path, capsys, more, message):
@@ -125,7 +125,7 @@ def test_errors_say_what_to_do(tmp_path, capsys, more, message):
 def test_a_missing_baseline_is_found_before_anything_is_measured(tmp_path, capsys):
     grid = [*GRID, "--no-controls", "--out", str(tmp_path)]
     assert main([*grid, "--baseline", "AS"]) == 2
-    assert "name it in --policies" in capsys.readouterr().err
+    assert "add it to --policies" in capsys.readouterr().err
     assert lines_of(tmp_path / "results.jsonl") == 1, "only the head"
     # One that an earlier run measured will do.
     assert main([*grid, "--policies", "AS"]) == 0
@@ -142,7 +142,7 @@ def test_a_control_that_means_nothing_is_refused(tmp_path, capsys, task, control
     text.write_text("some words")
     command = ["eval", task, "--model", "prefix-lm", "--data", str(text), "--policies", control]
     assert main([*command, "--out", str(tmp_path / "out")]) == 2
-    assert f"the control {control!r} means nothing to this task" in capsys.readouterr().err
+    assert f"the control {control!r} does not apply to this task" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["results.jsonl", "table.md", "score.svg", "results.parquet"])
@@ -204,7 +204,7 @@ def test_full_attention_that_does_not_fit_is_left_out_with_a_note(tmp_path, caps
     ]  # fmt: skip
     assert main([*command, "--out", str(tmp_path / "all")]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert "600 tokens are more than the 512" in answer["notes"][0]
+    assert "has 600 tokens, and the model was trained on at most 512" in answer["notes"][0]
     found = {row["policy"]: row["loss"][0] for row in answer["rows"]}
     assert set(found) == {"no-memory", "MT", "first-M", "random", "pinned"}
     assert found["MT"] < found["no-memory"] < found["first-M"]
