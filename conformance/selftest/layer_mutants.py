@@ -113,7 +113,7 @@ LAYER_MUTANTS = (
     Mutant(
         "decoding in visible mode starts before the last chunk has competed",
         DECODING,
-        "kv, _ = layer.kv_memory.settle(kv)",
+        "kv, _ = layer.kv_memory.settle(kv, policy_params=policy_params)",
         "kv, _ = kv, None",
         "layer/test_decoding.py::test_prefix_is_never_evicted[visible]",
     ),
