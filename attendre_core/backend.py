@@ -1,9 +1,9 @@
-"""A backend: how one array library is recognised, and what it can do better than the standard.
+"""Backends: what the core knows about an array library.
 
-The core is written against the Python array API. A `Backend` names a library, tells which array
-types belong to it and may bring *kernels*: faster versions of an `op`. Backends are found through
-the entry-point group ``attendre.backends``; a library is imported only when one of its arrays
-arrives or when it is asked for by name.
+The core is written against the Python array API. A `Backend` names a library and its array types,
+and may have *kernels*, faster versions of an `op`. Backends that do not ship with this package are
+found through the entry-point group ``attendre.backends``. A library is imported only when one of
+its arrays is passed in, or when it is requested by name.
 """
 
 from __future__ import annotations
@@ -64,36 +64,36 @@ class Backend:
     xp
         The array-API namespace.
     array_types
-        Exact types of its arrays; other types of the same top-level module are recognised too
-        (tracers, parameters).
+        The types of its arrays. Other types of a shipped library's modules, such as tracers, are
+        recognised too, and so are subclasses.
     to_numpy, from_numpy
         Conversions to and from `numpy.ndarray`; ``from_numpy(x, device=None)``.
     is_concrete
-        True when the array's values may be read now without stalling a device: not while
-        compiling, not on an accelerator. By default always.
+        Whether the array's values may be read now without stalling a device: not while
+        compiling, not on an accelerator. Always, by default.
     compile
-        Turns a pure function of arrays into a compiled one; the identity where there is none.
-        ``compile(function, donate=(0,))`` lets it overwrite the arrays of argument 0.
+        Compiles a pure function of arrays; the identity if the library has no compiler.
+        ``compile(function, donate=(0,))`` may overwrite the arrays of argument 0.
     share
-        Like ``from_numpy``, but the memory may be shared with the `numpy.ndarray`, which is
-        never written to; ``share(x, "bfloat16")`` reads the bits of a uint16 array.
+        Like ``from_numpy``, but the result may share memory with the `numpy.ndarray`, which is
+        never written to; ``share(x, "bfloat16")`` interprets the bits of a uint16 array.
     stop_gradient
-        Returns the array cut off from differentiation.
+        Returns the array without its gradient.
     device_of
-        The device on which new arrays must be made to meet this one; None for the default.
+        The device of an array, on which new arrays are made to work with it; None = default.
     kernels
-        Op name to callable with the signature of the op. Laws: a kernel returns what the plain
-        body returns, picks the same indices on ties, and writes into its arguments only where
-        the op says ``donate``; it may decline by returning ``NotImplemented``.
+        Op name to callable with the op's signature. Laws: a kernel returns the same as the plain
+        body, the same indices for ties included, and writes into its arguments only if the op
+        has a ``donate`` that is True. It may decline by returning ``NotImplemented``.
     transforms
-        What else the library can do with a function of (nested) arrays, name to callable:
+        Other transforms of functions of (nested) arrays, name to callable:
         ``grad(function)`` differentiates a number by the first argument; ``vmap(function)`` maps
         over the first axis of all arguments; ``scan(step, state, chunks)`` runs steps over the
         first axis of the chunks; ``export(function, *arguments)`` writes the compiled function
-        out, reads it back and returns it. Law: each gives what a plain call, or loop, gives.
+        out, reads it back and returns it. Law: each gives the same as a plain call or loop.
     capabilities
-        Words out of ``"compile"``, ``"eager"`` (it compiles, but runs about as fast without, and
-        starts at once), ``"grad"``, ``"float64"``, ``"bfloat16"``.
+        Any of ``"compile"``, ``"eager"`` (about as fast without compiling, and starts at once),
+        ``"grad"``, ``"float64"``, ``"bfloat16"``.
     """
 
     name: str
@@ -125,7 +125,7 @@ class Backend:
 class _Shipped(NamedTuple):
     """A library whose backend ships with this package.
 
-    ``modules`` are the top-level modules of its array types.
+    ``modules`` are the top-level modules of its array types, ``install`` says how to get it.
     """
 
     target: str
@@ -133,7 +133,7 @@ class _Shipped(NamedTuple):
     install: str = ""
 
 
-#: Every shipped library, once; further ones come through entry points.
+#: Every shipped library; others are found through entry points.
 _SHIPPED = {
     "numpy": _Shipped("attendre_core.builtin_backends:numpy_backend", ("numpy",)),
     "array_api_strict": _Shipped(
@@ -152,12 +152,12 @@ _SHIPPED = {
         "Install it with: pip install 'attendre-core[jax]'.",
     ),
 }
-_OF_MODULE = {module: name for name, found in _SHIPPED.items() for module in found.modules}
+_OF_MODULE = {module: name for name, shipped in _SHIPPED.items() for module in shipped.modules}
 _BY_NAME: dict[str, Backend] = {}
 _BY_TYPE: dict[type, Backend] = {}
-#: Types of arrays that were met so far.
+#: The array types seen so far, and their backends.
 known_array_types: Mapping[type, Backend] = _BY_TYPE
-#: Name of an op to its plain body.
+#: Op name to plain body.
 OPS: dict[str, Callable[..., Any]] = {}
 _GENERIC: ContextVar[bool] = ContextVar("force_generic", default=False)
 _MACHINE_CODE: ContextVar[bool] = ContextVar("machine_code", default=True)
@@ -165,9 +165,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def register_backend(new: Backend) -> Backend:
-    """Make a backend known for this process, without an entry point.
+    """Register a backend for this process, without an entry point.
 
-    Later lookups by its name and array types find it.
+    It is then found by its name and by its array types.
     """
     _BY_NAME[new.name] = new
     for array_type in new.array_types:
@@ -182,7 +182,7 @@ def _entry_points() -> dict[str, str]:
 
 
 def available_backends() -> tuple[str, ...]:
-    """Names that `backend` understands, whether or not their library is installed.
+    """Return the names that `backend` accepts, whether or not the library is installed.
 
     Examples
     --------
@@ -193,13 +193,13 @@ def available_backends() -> tuple[str, ...]:
 
 
 def backend(name: str | Backend) -> Backend:
-    """Look a backend up by name, importing its library.
+    """Look up a backend by name, importing its library.
 
     Parameters
     ----------
     name
-        A name from `available_backends`, or ``"module:attribute"`` that is a `Backend` or a
-        function returning one.
+        A name from `available_backends`, or ``"module:attribute"`` of a `Backend` or of a
+        function that returns one.
 
     Examples
     --------
@@ -222,8 +222,8 @@ def backend(name: str | Backend) -> Backend:
         )
     module_name, _, attribute = target.partition(":")
     try:
-        found = getattr(importlib.import_module(module_name), attribute)
-        result = found() if callable(found) else found
+        value = getattr(importlib.import_module(module_name), attribute)
+        result = value() if callable(value) else value
     except ModuleNotFoundError as error:
         raise ConfigError(
             f"backend: {name!r} needs the module {error.name!r}, which is not installed. "
@@ -242,6 +242,7 @@ def backend(name: str | Backend) -> Backend:
 
 
 def _backend_of_new_type(array_type: type) -> Backend:
+    """Find the backend of a type by its base classes and their modules, and remember it."""
     for base in array_type.__mro__:
         if base in _BY_TYPE:
             found = _BY_TYPE[base]
@@ -261,7 +262,7 @@ def _backend_of_new_type(array_type: type) -> Backend:
 
 
 def backend_of(array: Array) -> Backend:
-    """Find the backend by the exact type of an array.
+    """Return the backend of an array, by its type.
 
     Examples
     --------
@@ -276,12 +277,12 @@ def backend_of(array: Array) -> Backend:
 
 
 def namespace_of(*arrays: Array) -> Namespace:
-    """Find the one array-API namespace of some arrays; ``None`` is passed over.
+    """Return the array-API namespace that some arrays share; ``None`` is skipped.
 
     Raises
     ------
     LibraryMixError
-        When the arrays come from two libraries, or one of them is no array.
+        If the arrays come from two libraries, or one of them is not an array.
 
     Examples
     --------
@@ -307,13 +308,13 @@ def namespace_of(*arrays: Array) -> Namespace:
 
 
 def numbers(count: int, like: Array) -> Array:
-    """Return 0, 1, ... as int32, where ``like`` lives."""
+    """Return 0, 1, ... as int32, on the device of ``like``."""
     found = backend_of(like)
     return found.xp.arange(count, dtype=found.xp.int32, device=found.device_of(like))
 
 
 def resolve(xp: Namespace | str | Backend) -> Backend:
-    """Find the backend of a namespace module (``numpy``, ``torch``, ``jax.numpy``) or name."""
+    """Return the backend of a namespace (``numpy``, ``torch``, ``jax.numpy``) or a name."""
     if isinstance(xp, (str, Backend)):
         return backend(xp)
     for known in reversed(_BY_NAME.values()):  # the one registered last wins
@@ -330,7 +331,7 @@ def resolve(xp: Namespace | str | Backend) -> Backend:
 
 
 def _backend_of_first(args: tuple[Any, ...]) -> Backend:
-    """Find the backend of the first array among arguments, looking into tuples and lists."""
+    """Return the backend of the first array among arguments, looking into tuples and lists."""
     for first in args:
         while isinstance(first, (tuple, list)):
             first = first[0]
@@ -340,11 +341,11 @@ def _backend_of_first(args: tuple[Any, ...]) -> Backend:
 
 
 def op(body: F) -> F:
-    """Make a function an op: its body is the plain version, a backend may bring a kernel for it.
+    """Make a function an op: its body is the plain version, and a backend may have a kernel.
 
-    A call goes to the kernel of the first array among its positional arguments (looking into
-    tuples and lists). A kernel that declines with ``NotImplemented``, and `force_generic`, leave
-    the call to the body, which is also there as ``.plain``.
+    A call goes to the kernel of the backend of the first array among the positional arguments
+    (looking into tuples and lists). The body runs if there is no kernel, if the kernel declines by
+    returning ``NotImplemented``, and inside `force_generic`. It is also available as ``.plain``.
 
     Examples
     --------
@@ -384,29 +385,28 @@ def _switched(switch: ContextVar[bool], on: bool) -> Iterator[None]:
 
 
 def generic_only() -> bool:
-    """Whether kernels are switched off here; an adapter may treat it as a constant of a trace."""
+    """Return whether kernels are turned off; an adapter may treat it as constant in a trace."""
     return _GENERIC.get()
 
 
 def machine_code_allowed() -> bool:
-    """Whether kernels in machine code may run here; likewise a constant of a trace."""
+    """Return whether Numba kernels may run; an adapter may treat it as constant in a trace."""
     return _MACHINE_CODE.get()
 
 
 def force_generic() -> Any:
     """Run the plain body of every op inside a ``with`` block, to compare kernels with it.
 
-    It holds for this thread or task alone. Functions compiled before keep the path that they
-    were compiled with.
+    It applies to this thread or task only. Functions that were compiled before are not affected.
     """
     return _switched(_GENERIC, True)
 
 
 def machine_code(on: bool) -> Any:
-    """Switch the kernels that Numba compiles on or off inside a ``with`` block.
+    """Turn the Numba kernels on or off inside a ``with`` block.
 
-    They are on by default and run where Numba is installed. It holds for this thread or task
-    alone; functions compiled before keep what they were compiled with.
+    They are on by default, if Numba is installed. It applies to this thread or task only;
+    functions that were compiled before are not affected.
 
     Examples
     --------

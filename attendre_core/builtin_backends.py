@@ -1,4 +1,4 @@
-"""NumPy, with kernels, and array-api-strict, which only ever runs plain bodies."""
+"""The backends of NumPy, with kernels, and of array-api-strict, without any."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def numpy_backend() -> Backend:
 
 
 def strict_backend() -> Backend:
-    """Return the backend for array-api-strict, the reference for what the standard allows."""
+    """Return the backend for array-api-strict, which allows only what the standard does."""
     import array_api_strict as xp
 
     return Backend(
@@ -55,6 +55,6 @@ def _copied(array: Any, device: Any = None) -> Array:
 
 
 def _shared(array: Any, dtype: str | None = None) -> Array:
-    if dtype == "bfloat16":  # NumPy has no such type; float32 holds every value
+    if dtype == "bfloat16":  # NumPy has no bfloat16; float32 represents every value
         return (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
     return array

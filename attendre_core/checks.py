@@ -1,7 +1,7 @@
-"""Every check of what a caller passes in, and its message.
+"""Checks of arguments, with their messages.
 
-Shapes and dtypes are always checked. Values (NaN, infinity, too many pins) are checked when they
-may be read without stalling anything: eager code on the CPU. `value_checks` turns that off.
+Shapes and dtypes are always checked. Values (NaN, infinity, too many pins) are checked where they
+can be read without stalling a device: in eager code on the CPU. `value_checks` turns that off.
 """
 
 from __future__ import annotations
@@ -33,9 +33,10 @@ _VALUES: ContextVar[bool] = ContextVar("value_checks", default=True)
 def value_checks(on: bool) -> Iterator[None]:
     """Turn the checks that read array values on or off inside a ``with`` block.
 
-    It holds for this thread or task alone. They are on by default, run only in eager code on the
-    CPU and cost one pass over the new chunk. With them off, and in compiled code, an entry with a
-    NaN or infinity is refused (handed back as evicted) and a query with one scores nothing.
+    It applies to this thread or task only. The checks are on by default, run only in eager code
+    on the CPU, and take one pass over the new chunk. With them off, and in compiled code, an entry
+    with NaN or infinity is refused (returned as evicted), and such a query gets NaN as its output
+    and does not change any score.
 
     Examples
     --------
@@ -50,8 +51,8 @@ def value_checks(on: bool) -> Iterator[None]:
 
 
 def may_read(array: Array) -> bool:
-    """Whether a check may look at the values of this array now."""
-    # In this order: compilers trace the first part and need not know of the second.
+    """Return whether a check may read the values of this array now."""
+    # In this order, because compilers can trace the first part but not the second.
     return bool(backend_of(array).is_concrete(array)) and _VALUES.get()
 
 
@@ -75,7 +76,7 @@ def dtype_named(xp: Namespace, dtype: Any) -> Any:
 
 
 def dtype_name(dtype: Any) -> str:
-    """Name a dtype the same on every library: ``"float32"``."""
+    """Return the name of a dtype, the same on every library: ``"float32"``."""
     name = getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or str(dtype)
     return str(name).rpartition(".")[2]
 
@@ -83,7 +84,7 @@ def dtype_name(dtype: Any) -> str:
 def shape(
     where: str, name: str, array: Array, axes: str, expected: tuple[Any, ...], hint: str
 ) -> None:
-    """Compare a shape with the expected one; None stands for any length."""
+    """Compare a shape with the expected one; None = any length."""
     given = tuple(array.shape)
     if given == expected or _fits(given, expected):
         return
@@ -133,12 +134,12 @@ def same_dtype(where: str, name: str, array: Array, dtype: Any) -> None:
 
 
 def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[int, ...]) -> Array:
-    """Tell which entries hold only finite numbers; raise if a valid one does not.
+    """Return which entries are all finite; raise if a valid one is not.
 
     Parameters
     ----------
     valid
-        Boolean: entries that matter, shaped as the result.
+        Boolean, shaped as the result: the entries that must be finite.
     keep
         The axes of ``array`` that the result keeps.
     """
@@ -155,7 +156,7 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
 
 
 def finite_scores(where: str, score: Array, counted: Array) -> Array:
-    """Tell which scores of a policy are finite; raise if one that counts is not."""
+    """Return which scores are finite; raise if a counted one is not."""
     finite = finite_entries(score, tuple(range(score.ndim)))
     if may_read(finite) and bool(namespace_of(finite).any(counted & ~finite)):
         raise NonFiniteError(
@@ -207,7 +208,7 @@ def key_value_state(where: str, memory: Any, state: Any) -> None:
 
 
 def same_library(where: str, *trees: Any) -> Namespace:
-    """Find the one namespace of all arrays, or say where two libraries met."""
+    """Return the namespace that all arrays share; raise if they are of two libraries."""
     found = None
     for tree in trees:
         for part in tree if type(tree) is tuple else (tree,):
@@ -221,7 +222,7 @@ def same_library(where: str, *trees: Any) -> Namespace:
 
 
 def row_index(where: str, index: Array, batch: int) -> None:
-    """Refuse anything but a line of row numbers."""
+    """Refuse anything but a one-dimensional array of row numbers."""
     xp = namespace_of(index)
     if not xp.isdtype(index.dtype, "integral"):
         raise DTypeError(
@@ -249,7 +250,7 @@ def flags(
     *,
     default: bool,
 ) -> Array:
-    """Check boolean flags, (batch, seq), or make them all the default."""
+    """Check boolean flags, (batch, seq); if None, fill them with the default."""
     if given is None:
         found = backend_of(like)
         return found.xp.full(expected, default, dtype=found.xp.bool, device=found.device_of(like))
@@ -259,7 +260,7 @@ def flags(
 
 
 def metadata(where: str, stored: Any, given: Any, lead: tuple[int, int], record_axes: int) -> None:
-    """Refuse metadata that differs in structure, shape or dtype from what init was shown."""
+    """Refuse metadata that differs in structure, shape or dtype from init's example."""
     if stored is None and given is None:
         return
     if (stored is None) != (given is None):
@@ -287,7 +288,7 @@ def metadata(where: str, stored: Any, given: Any, lead: tuple[int, int], record_
 
 
 def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
-    """Refuse more pinned entries than slots, where values may be read."""
+    """Refuse more pinned entries than the memory holds, where values may be read."""
     if not may_read(pins):
         return
     to_numpy = backend_of(pins).to_numpy
@@ -302,7 +303,7 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
 
 
 class Entries(NamedTuple):
-    """New entries that passed `entries`; everything (batch, seq)."""
+    """New entries as checked by `entries`; all arrays are (batch, seq)."""
 
     position: Array
     valid: Array
@@ -324,7 +325,7 @@ def entries(
     pinned: Array | None,
     score: Array | None,
 ) -> Entries:
-    """Check a chunk on its way into a key-value memory, and number it."""
+    """Check a chunk to be inserted into a key-value memory, and number its entries."""
     xp = namespace_of(state.key)
     batch, heads, _, dim = state.key.shape
     axes, hint = "batch, seq, heads, head_dim", "Split the heads before inserting."

@@ -1,4 +1,4 @@
-"""Carry states from one array library to another."""
+"""Convert states from one array library to another."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def convert(tree: Any, to: str | Backend, device: Any = None) -> Any:
     to
         A backend or its name.
     device
-        Passed on to the target library.
+        Passed to the target library.
 
     Returns
     -------
     Any
-        The same structure and values; a memory goes on from it as if it had never stopped.
+        The same structure and values; a memory continues from it as if never interrupted.
 
     Examples
     --------

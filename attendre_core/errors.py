@@ -1,7 +1,7 @@
-"""What can go wrong, by name.
+"""Errors and warnings.
 
-Every message says where it happened, what was given, what was expected and what to do.
-The classes derive from the built-in ones, so ``except ValueError`` keeps working.
+Every message says where it happened, what was given, what was expected and what to do. The classes
+derive from built-in ones, so ``except ValueError`` works.
 """
 
 __all__ = [
@@ -26,19 +26,19 @@ class DTypeError(TypeError):
 
 
 class ConfigError(ValueError):
-    """A memory, policy or call was asked for something impossible."""
+    """The settings of a memory, policy or call are impossible."""
 
 
 class LibraryMixError(TypeError):
-    """Arrays of two libraries, or something that is not an array, came in one call."""
+    """A call was given arrays of two libraries, or something that is not an array."""
 
 
 class NonFiniteError(ValueError):
-    """NaN or infinity where only finite numbers make sense."""
+    """An array has NaN or infinity where numbers must be finite."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint is damaged, incomplete, or of a kind that cannot be loaded."""
+    """A checkpoint is damaged, incomplete, or of an unsupported kind."""
 
 
 class StateError(ValueError):
@@ -50,4 +50,4 @@ class FrozenMemoryWarning(UserWarning):
 
 
 class ChunkTooLongWarning(UserWarning):
-    """A chunk is longer than the memory: part of it is refused before anyone attends to it."""
+    """A chunk is longer than the memory, so part of it is refused before any query sees it."""

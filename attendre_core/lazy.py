@@ -1,4 +1,4 @@
-"""Public names that are imported when they are first asked for, so that importing stays fast.
+"""Public names that are imported on first use, so that importing the package is fast.
 
 A package lists its names once, in the stub beside its ``__init__.py``: type checkers read it, and
 `attach` derives the rest from it.
@@ -23,10 +23,10 @@ def attach(
     Parameters
     ----------
     namespace
-        The package's ``globals()``. Names are those that its stub imports; an imported name is
-        kept here.
+        The package's ``globals()``. The public names are those that its stub imports; each is
+        stored here on first use.
     at_once
-        Import all of them now.
+        Import all names now.
     """
     stub = Path(namespace["__file__"]).with_suffix(".pyi")
     home: dict[str, str] = {}
@@ -38,7 +38,7 @@ def attach(
     def __getattr__(name: str) -> Any:  # noqa: N807 - it becomes the package's own
         if name not in home:
             raise AttributeError(f"module {namespace['__name__']!r} has no attribute {name!r}")
-        if home[name] == namespace["__name__"]:  # a submodule: asking the package would not end
+        if home[name] == namespace["__name__"]:  # a submodule; getattr would recurse
             value = import_module(f"{home[name]}.{name}")
         else:
             value = getattr(import_module(home[name]), name)

@@ -1,4 +1,4 @@
-"""Nested tuples, lists and dicts of arrays: the only containers a state is made of."""
+"""Nested tuples, lists and dicts of arrays, the only containers in a state."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def tree_map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
     function
         Called with one leaf of each tree.
     tree, *rest
-        Nested tuples (named ones too), lists and dicts; ``None`` holds no leaf. All of the
-        same structure.
+        Nested tuples (also named ones), lists and dicts, all of the same structure; ``None`` has
+        no leaves.
 
     Examples
     --------
@@ -80,7 +80,7 @@ def same_nesting(one: Any, other: Any) -> None:
 
 
 def tree_of(like: Any, leaves: Sequence[Any]) -> Any:
-    """Arrange leaves, from left to right, as another tree is nested.
+    """Arrange leaves, from left to right, in the structure of another tree.
 
     Examples
     --------

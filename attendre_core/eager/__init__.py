@@ -1,6 +1,6 @@
-"""The fast voice: kernels of ops that may read values, and may decline.
+"""Kernels of ops that may read array values, and may decline.
 
-Each returns what the plain body of the op in `attendre_core.ops` returns, ties included. They are
-written in array-API functions, for any library whose arrays can be read; `numpy_kernels` is for
-NumPy alone.
+Each returns the same as the plain body of the op in `attendre_core.ops`, also for ties. They use
+array-API functions and work for any library whose arrays can be read; `numpy_kernels` is for NumPy
+only.
 """

@@ -35,7 +35,7 @@ __all__ = [
 
 
 def lowest(primary: Array | None, order: Array, count: int) -> Array:
-    """Sort once by a key that holds both: the score's bits above, the order below."""
+    """Sort once, by a 64-bit key with the bits of ``primary`` above those of ``order``."""
     if primary is None:
         key = order.astype(np.int64)
     elif primary.dtype == np.float32:
@@ -58,7 +58,7 @@ def kth_largest(x: Array, k: int) -> Array:
 
 
 def masked_softmax(logits: Array, allowed: Array | None) -> Array:
-    """Compute in one array, and without a mask where everything is allowed."""
+    """Compute in place, and without a mask if everything is allowed."""
     if allowed is None or allowed.all():
         weights = logits - np.max(logits, axis=-1, keepdims=True)
     else:
@@ -79,7 +79,7 @@ def linear(x: Array, weight: Array, bias: Array | None = None) -> Array:
 
 
 def rms_norm(x: Array, weight: Array, eps: float) -> Array:
-    """Sum squares without the steps that `numpy.mean` adds to short rows."""
+    """Sum squares without the overhead of `numpy.mean`."""
     if x.dtype.itemsize < 4:
         return NotImplemented
     mean = np.add.reduce(x * x, axis=-1, keepdims=True) / x.dtype.type(x.shape[-1])
@@ -87,17 +87,17 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 
 
 def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:
-    """Sum flags as they are."""
+    """Sum the booleans directly."""
     return np.sum(flags, axis=axis, keepdims=keepdims, dtype=np.int32)
 
 
 def running_count(flags: Array) -> Array:
-    """Sum flags as they are."""
+    """Sum the booleans directly."""
     return np.cumsum(flags, axis=-1, dtype=np.int32)
 
 
 def finite_entries(x: Array, keep: tuple[int, ...]) -> Array:
-    """Look at the sum of squares first: one pass, and no array of flags."""
+    """Check the sum of squares first: one pass, and no array of flags."""
     if x.dtype not in (np.float32, np.float64):
         return NotImplemented
     flat = x.reshape(-1)
@@ -108,7 +108,7 @@ def finite_entries(x: Array, keep: tuple[int, ...]) -> Array:
 
 
 def _entries(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
-    """Return index arrays that pick whole entries: one for each leading axis, and the slots."""
+    """Return index arrays that select whole entries: one per leading axis, and the slots."""
     missing = len(lead) + 1 - index.ndim
     index = index.reshape(index.shape[:-1] + (1,) * missing + index.shape[-1:])
     axes = [
@@ -118,7 +118,7 @@ def _entries(index: Array, lead: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
-    """Take whole entries by index; a single row of them is the same for all leading axes."""
+    """Take whole entries by index; an index of one row is shared by all leading axes."""
     if index.size == index.shape[-1]:
         return np.take(array, index.reshape(-1), axis=axis)
     return array[_entries(index, array.shape[:axis])]
@@ -151,7 +151,7 @@ def write_slots(
 def push_slots(
     arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
 ) -> Any:
-    """Push entries that are in order along as they are; leave others to the shared kernel."""
+    """Concatenate and slice if the entries are in order, else call the shared kernel."""
     slots, count = arrays[0].shape[1], new[0].shape[1]
     if primary is not None or count > slots or (order[:, 1:] < order[:, :-1]).any():
         return selection.push_slots(arrays, new, primary, order)
@@ -162,17 +162,17 @@ def push_slots(
 
 
 def fill(x: Array, flags: Array, number: float) -> Array:
-    """Leave everything as it is where no flag is True."""
+    """Return ``x`` itself if no flag is True."""
     return np.where(flags, x.dtype.type(number), x) if flags.any() else x
 
 
 def bounded(x: Array, bound: float) -> Array:
-    """Clip, after NaN became the lowest."""
+    """Replace NaN, then clip."""
     return np.clip(np.where(np.isnan(x), x.dtype.type(-bound), x), -bound, bound)
 
 
 def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Array:
-    """Do without masks where every score counts."""
+    """Compute without masks; decline unless every score counts."""
     if not counted.all():
         return NotImplemented
     highest = score.max(axis=-1, keepdims=True)
@@ -193,7 +193,7 @@ def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Arr
 def admit(
     primary: Array, order: Array, new_primary: Array, new_order: Array
 ) -> tuple[Array, Array]:
-    """Sort both sides once, and compare them where they meet."""
+    """Sort both sides once and compare them pair by pair."""
     count = new_order.shape[-1]
     worst = lowest(primary, order, count)
     best = lowest(new_primary, new_order, count)[..., ::-1]
@@ -206,7 +206,7 @@ def admit(
 
 
 def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
-    """Rotate into one array."""
+    """Write both halves into one array."""
     half = cosine.shape[-1]
     left, right = x[..., :half], x[..., half:]
     rotated = np.empty(np.broadcast_shapes(x.shape, (*cosine.shape[:-1], 1)), dtype=x.dtype)
@@ -216,7 +216,7 @@ def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
 
 
 def attend(pairs: Pairs, value: Array) -> Array:
-    """Attend to the keys of a single term; decline others, and a bias."""
+    """Attend with a single term; decline several terms, and a bias."""
     if len(pairs.terms) > 1 or pairs.bias is not None:
         return NotImplemented
     query, key = pairs.terms[0].query, pairs.terms[0].key
@@ -229,7 +229,7 @@ def attend(pairs: Pairs, value: Array) -> Array:
 
 
 def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
-    """Sum the queries of a single term that everyone sees; leave others to the shared kernel."""
+    """Sum the queries first if every query sees every key, else call the shared kernel."""
     if len(pairs.terms) > 1 or pairs.causal or pairs.bias is not None or pairs.near is not None:
         return sums.sum_logits(pairs, weight)
     query, key = pairs.terms[0].query, pairs.terms[0].key

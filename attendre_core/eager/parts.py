@@ -1,13 +1,13 @@
-"""Slots apart by the term that their logits need, where positions may be read.
+"""Group slots by the terms that their logits need, where positions may be read.
 
-A memory holds entries near the queries and far from them; `LMInfinite` has a term for each. Taken
-apart, each slot is multiplied once, and only near keys are rotated by their positions::
+A memory holds entries near the queries and far from them, and `LMInfinite` has a term for each. In
+groups, each slot is multiplied once, and only near keys are rotated by their positions::
 
     slots     | far | near | edge | far |        edge: near to some queries, far from others
     groups    far: slots 0, 3   near: slot 1   edge: slot 2, once per term, with a mask
 
-What a product holds never depends on other rows of the batch: a product of another shape would be
-rounded in another way, and a tie in one row decided by its neighbours.
+The shape of a product never depends on other rows of the batch: a different shape would be rounded
+differently, and other rows could decide a tie.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ __all__ = ["Group", "groups_of", "logits", "whole"]
 class Group(NamedTuple):
     """Some slots of one row.
 
-    ``slots`` is an integer array, (n,), None = all; ``pairs`` has one entry per term that the
-    slots need, each with a single unbounded term, and a mask if there are several.
+    ``slots`` is an integer array, (n,), or None for all. ``pairs`` has one element per term that
+    the slots need, each with a single unbounded term, and with a mask if there are several.
     """
 
     slots: Array | None
@@ -37,12 +37,12 @@ class Group(NamedTuple):
 
 
 def groups_of(pairs: Pairs) -> list[list[Group]] | None:
-    """Return the groups of each row; None where positions may not be read."""
+    """Return the groups of each row; None if positions may not be read."""
     memo = pairs.memo if pairs.memo is not None else {}
     if "groups" not in memo:
         memo["groups"] = _groups_of(pairs)
-    found: list[list[Group]] | None = memo["groups"]
-    return found
+    groups: list[list[Group]] | None = memo["groups"]
+    return groups
 
 
 def _groups_of(pairs: Pairs) -> list[list[Group]] | None:
@@ -65,7 +65,7 @@ def _groups_of_row(
     if not real.any() or not held.any():
         return [_group(pairs, row, None, (0,))]
     first, last = query_at[real].min(), query_at[real].max()
-    # What each slot needs: a later term takes pairs over from an earlier one.
+    # The terms that each slot needs: a later term overrides an earlier one.
     needed = np.zeros((len(pairs.terms), len(key_at)), dtype=bool)
     taken = ~held
     for number in reversed(range(len(pairs.terms))):
@@ -82,12 +82,12 @@ def _groups_of_row(
     chosen = [(which, terms) for which, terms in pure + mixed if which.any()]
     if len(chosen) == 1:
         return [_group(pairs, row, None, chosen[0][1])]
-    chosen[0] = (chosen[0][0] | ~held, chosen[0][1])  # empty slots must be somewhere
+    chosen[0] = (chosen[0][0] | ~held, chosen[0][1])  # empty slots must be in some group
     return [_group(pairs, row, which, terms) for which, terms in chosen]
 
 
 def _group(pairs: Pairs, row: int, which: Any, terms: tuple[int, ...]) -> Group:
-    """Cut one row, and the slots marked in ``which`` (None = all), out of the pairs."""
+    """Extract one row of the pairs, and the slots marked in ``which`` (None = all)."""
     found = backend_of(pairs.key_place)
     xp, here = found.xp, slice(row, row + 1)
     slots = None
@@ -108,11 +108,11 @@ def _group(pairs: Pairs, row: int, which: Any, terms: tuple[int, ...]) -> Group:
             for later in pairs.terms[number + 1 :]:
                 near = near & ~_within(distance, later)
         at = None if term.key_at is None else cut(term.key_at)
-        mine = Term(term.query[here, ...], cut(term.plain_key), term.rotate, None, at)
+        own = Term(term.query[here, ...], cut(term.plain_key), term.rotate, None, at)
         past = term.low is not None and term.low >= 0
         return Pairs(
             pairs.query_position[here, ...], cut(pairs.key_position), pairs.query_valid[here, :],
-            cut(pairs.key_valid), cut(pairs.order), (mine,), pairs.query_place[here, ...],
+            cut(pairs.key_valid), cut(pairs.order), (own,), pairs.query_place[here, ...],
             cut(pairs.key_place), near=near, causal=pairs.causal and not past,
         )  # fmt: skip
 
@@ -120,7 +120,7 @@ def _group(pairs: Pairs, row: int, which: Any, terms: tuple[int, ...]) -> Group:
 
 
 def _within(distance: Array, term: Term) -> Array:
-    """Tell which pairs are inside a term's bounds."""
+    """Return which distances are within a term's bounds."""
     inside = distance == distance
     if term.low is not None:
         inside = inside & (distance >= term.low)
@@ -128,7 +128,7 @@ def _within(distance: Array, term: Term) -> Array:
 
 
 def whole(groups: Sequence[Group], arrays: Sequence[Array]) -> Array:
-    """Put what belongs to groups of slots, on the last axis, back into the order of the slots."""
+    """Concatenate the arrays of the groups on the last axis, in the order of the slots."""
     if groups[0].slots is None:
         return arrays[0]
     found = backend_of(arrays[0])
@@ -141,7 +141,7 @@ def whole(groups: Sequence[Group], arrays: Sequence[Array]) -> Array:
 
 
 def logits(pairs: Pairs) -> Array:
-    """Multiply each slot with the term that it needs."""
+    """Multiply each slot only for the terms that it needs."""
     if len(pairs.terms) == 1:
         return NotImplemented
     rows = groups_of(pairs)
@@ -153,8 +153,8 @@ def logits(pairs: Pairs) -> Array:
         first, *others = group.pairs
         result = logits_of(first.terms[0].query, first.terms[0].key)
         for other in others:
-            more = logits_of(other.terms[0].query, other.terms[0].key)
-            result = xp.where(other.near, more, result)
+            own = logits_of(other.terms[0].query, other.terms[0].key)
+            result = xp.where(other.near, own, result)
         return result
 
     results = [whole(groups, [of_group(group) for group in groups]) for groups in rows]

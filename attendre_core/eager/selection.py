@@ -1,4 +1,4 @@
-"""Selection where values may be read: ties are broken only where there are any."""
+"""Kernels that read values to skip work: breaking ties, filling, sorting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LAST = 2**31 - 1
 
 
 def top_k_threshold(masked: Array, k: int, order: Array) -> Any:
-    """Return the K-th value; look for the oldest entry that fits only if more are equal to it."""
+    """Return the k-th value; break ties only if more than k entries reach it."""
     if not backend_of(masked).is_concrete(masked):
         return NotImplemented
     xp = namespace_of(masked)
@@ -28,7 +28,7 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> Any:
 
 
 def fill(x: Array, flags: Array, number: float) -> Array:
-    """Leave everything as it is where no flag is True."""
+    """Return ``x`` itself if no flag is True."""
     if not backend_of(flags).is_concrete(flags) or bool(namespace_of(flags).any(flags)):
         return NotImplemented
     return x
@@ -37,7 +37,7 @@ def fill(x: Array, flags: Array, number: float) -> Array:
 def push_slots(
     arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
 ) -> Any:
-    """Push entries that are in order along as they are."""
+    """Concatenate and slice if the entries are in order."""
     if primary is not None or not backend_of(order).is_concrete(order):
         return NotImplemented
     xp = namespace_of(order)

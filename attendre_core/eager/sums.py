@@ -1,8 +1,8 @@
 """Sums of logits without the matrix of logits.
 
-The sum of w q.k over the queries that see a key is (sum of w q).k: one vector per head for all
-keys that every query sees. Of a causal chunk, the keys of the chunk itself are seen by some
-queries only; where positions may be read, these few have sums of their own.
+The sum of w q.k over the queries that see a key is (sum of w q).k: one vector per head for all keys
+that every query sees. In a causal chunk, some queries do not see all keys of the chunk itself;
+where positions may be read, these few keys get sums of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _LAST = 2**31 - 1
 
 
 def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
-    """Sum queries before they are multiplied with keys; decline where masks forbid it."""
+    """Sum the queries before multiplying by keys; decline a bias, a mask, or many late keys."""
     if pairs.bias is not None or pairs.near is not None:
         return NotImplemented
     if len(pairs.terms) == 1:
@@ -29,8 +29,8 @@ def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
         return NotImplemented
 
     def of_group(row: int, group: Group) -> Array:
-        mine = None if weight is None else weight[row : row + 1, :]
-        first, *others = (_op(pairs, mine) for pairs in group.pairs)
+        own = None if weight is None else weight[row : row + 1, :]
+        first, *others = (_op(pairs, own) for pairs in group.pairs)
         return sum(others, start=first)
 
     results = [
@@ -60,7 +60,7 @@ def _one_term(pairs: Pairs, weight: Array | None) -> Array:
     sums = xp.matmul(total, xp.matrix_transpose(key))
     if late is None or which.shape[0] == 0:
         return sums
-    # The keys of the chunk: each is seen by the queries from some place on.
+    # The late keys: each is seen only by the queries at or after its position.
     place = xp.take(pairs.key_position, which, axis=2)
     behind = xp.astype(at[:, :, None, :] >= place[..., None], query.dtype)
     behind = (behind * factor[:, None, None, :])[:, :, None, :, :]

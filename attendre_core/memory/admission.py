@@ -162,10 +162,9 @@ def rank(
 
 def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
     """Rank the entries of a key-value memory."""
-    sinks = max(memory.sinks, memory.policy.sinks)
     return rank(
         memory.policy, entries, clock,
-        sinks=sinks, protect_recent=memory.protect_recent, ties=memory.ties,
+        sinks=memory.all_sinks, protect_recent=memory.protect_recent, ties=memory.ties,
     )  # fmt: skip
 
 

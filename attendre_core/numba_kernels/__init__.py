@@ -1,9 +1,8 @@
-"""Kernels in machine code, for arrays in the memory of a CPU.
+"""Kernels compiled to machine code by Numba, for arrays on the CPU.
 
-They need Numba, which ``pip install 'attendre-core[compiled]'`` brings, and are used as soon as
-it is there (`attendre_core.backend.machine_code` switches them off); without it the same is
-computed in calls of the array library. The first call compiles for some seconds and keeps the
-result on disk.
+``pip install 'attendre-core[compiled]'`` installs Numba; the kernels are then used unless
+`attendre_core.backend.machine_code` turns them off. Without it, the array library computes the
+same. The first call compiles for some seconds and caches the result on disk.
 """
 
 from __future__ import annotations
@@ -31,13 +30,13 @@ __all__ = [
     "write_entries",
 ]
 
-#: A thread takes longer to start than fewer rows take to compute.
-_ROWS_A_THREAD = 64
+#: Fewer rows take less time than it takes to start a thread.
+_ROWS_PER_THREAD = 64
 
 
 @cache
 def installed() -> bool:
-    """Tell whether the compiler is there."""
+    """Return whether Numba is installed."""
     return find_spec("numba") is not None
 
 
@@ -51,7 +50,7 @@ def attend_top_k(
     *,
     threads: int = 1,
 ) -> Any:
-    """Attend to the top K; decline other types than float32 and logits that are not finite."""
+    """Attend to the top K; decline dtypes other than float32, and logits that are not finite."""
     slots = logits.shape[-1]
     if not machine_code_allowed():
         return NotImplemented
@@ -74,7 +73,7 @@ def attend_top_k(
             order_row, k, passes or 0, quantile(k / slots), output, threshold, oldest, first, last,
         )  # fmt: skip
 
-    threads = max(1, min(threads, count // _ROWS_A_THREAD))
+    threads = max(1, min(threads, count // _ROWS_PER_THREAD))
     if threads == 1:
         broken = attend(0, count)
     else:
@@ -90,7 +89,7 @@ def attend_top_k(
 
 
 def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Array:
-    """Score newcomers; decline where not all entries count, and other types than float32."""
+    """Score new entries; decline unless all scores count and are float32."""
     if not machine_code_allowed() or score.dtype != np.float32 or not counted.all():
         return NotImplemented
     from attendre_core.numba_kernels.admission import start_rows
@@ -103,7 +102,7 @@ def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Arr
 
 
 def admit(primary: Array, order: Array, new_primary: Array, new_order: Array) -> Any:
-    """Pair new entries with slots; decline other types than float32."""
+    """Pair new entries with slots; decline dtypes other than float32."""
     if not machine_code_allowed() or primary.dtype != np.float32 or not new_order.shape[-1]:
         return NotImplemented
     from attendre_core.numba_kernels.admission import admit_rows
@@ -127,8 +126,8 @@ def write_entries(
 ) -> bool:
     """Overwrite slots, index (batch, count), of arrays (batch, heads, slots, dim).
 
-    Returns False, and writes nothing, where it cannot: other types than float32, or entries that
-    do not lie as they arrive, (batch, count, heads, dim).
+    Returns False and writes nothing unless all arrays are float32 and contiguous, the new entries
+    in the layout in which they arrive, (batch, count, heads, dim).
     """
     if not machine_code_allowed():
         return False
@@ -144,18 +143,18 @@ def write_entries(
 
 @cache
 def _pool(process: int, threads: int) -> ThreadPoolExecutor:
-    """Return the threads of this process: those of a parent do not survive a fork."""
+    """Return the thread pool of this process; a parent's threads do not survive a fork."""
     return ThreadPoolExecutor(threads, thread_name_prefix="attendre")
 
 
 @cache
 def quantile(share: float) -> float:
-    """Return what somewhat more than a share of normal numbers reach."""
+    """Return a value that somewhat more than this share of normally distributed numbers reach."""
     return NormalDist().inv_cdf(max(1 - 1.4 * share, 0.05))
 
 
 def _rows_of(array: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the different rows of an array that broadcasts to ``lead``, and which is where."""
+    """Return the rows of an array that broadcasts to ``lead``, and the row number at each place."""
     array = array.reshape((1,) * (len(lead) + 1 - array.ndim) + array.shape)
     own = array.shape[:-1]
     which = np.arange(int(np.prod(own)), dtype=np.int32).reshape(own)
@@ -163,5 +162,5 @@ def _rows_of(array: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
     return rows, np.broadcast_to(which, lead).reshape(-1)
 
 
-#: The kernels for NumPy arrays, by op. Its own calls admit entries about as fast.
+#: The kernels for NumPy arrays, by op. For admission, NumPy's own functions are about as fast.
 KERNELS: dict[str, Callable[..., Any]] = {"attend_top_k": attend_top_k}

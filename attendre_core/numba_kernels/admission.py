@@ -1,4 +1,4 @@
-"""The score of newcomers, the slots they meet, and who wins."""
+"""The score of new entries, and which of them displace stored ones."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from attendre_core.numba_kernels.top_k import LAST, Number, range_of, sortable
 
 __all__ = ["admit_rows", "start_rows"]
 
-#: Scores beyond it are left to the generic code, which bounds them.
+#: Larger scores are left to the plain body.
 _LARGE = np.float32(1e37)
 _BITS = 66
 
 
 @compiled(reorder=True)
 def _start(x: Array, low: Number, high: Number, sigmas: Number, near: Number) -> Number:
-    """Return mean - sigmas * deviation, or a stored score that is nearer to it than ``near``.
+    """Return mean - sigmas * deviation, or the lowest stored score within ``near`` of it.
 
-    Measured from the highest score, so that equal scores have exactly no deviation.
+    Measured from the highest score, so that equal scores have a deviation of exactly zero.
     """
     total = 0.0
     for i in range(x.size):
@@ -43,7 +43,7 @@ def _start(x: Array, low: Number, high: Number, sigmas: Number, near: Number) ->
 
 @compiled()
 def _bound(keys: Array, count: int) -> Number:
-    """Return an integer that exactly ``count`` of these different ones do not exceed."""
+    """Return an integer that exactly ``count`` of these distinct integers do not exceed."""
     low, high = keys[0], keys[0]
     for i in range(keys.size):
         low, high = min(low, keys[i]), max(high, keys[i])
@@ -71,8 +71,8 @@ def start_rows(score: Array, sigmas: Number, ranges: tuple[Number, Number], star
     score
         float32, (rows, slots).
     sigmas, ranges
-        How many deviations below the mean, and which part of the range of scores, and of the
-        largest of them, counts as no difference.
+        How many deviations below the mean; and, as shares of the range of the scores and of the
+        largest of them, how close a result is set equal to a score.
     """
     spare = np.empty(2, np.int32)
     for row in range(score.shape[0]):
@@ -108,7 +108,7 @@ def admit_rows(
     primary, order
         float32 and int32, (rows, slots).
     new_primary, new_order
-        The same of the new entries, (rows, count), not more than there are slots.
+        The same for the new entries, (rows, count), at most as many as slots.
     slot, write
         Written to: int64 and boolean, (rows, count).
     """

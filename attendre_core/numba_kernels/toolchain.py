@@ -1,4 +1,4 @@
-"""How functions become machine code: Numba, and the one instruction that it has no name for."""
+"""Compiling with Numba, and the one instruction that Numba does not provide."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compiled(*, reorder: bool = False) -> Callable[[F], F]:
-    """Compile a function on its first call and keep the code on disk where that is possible.
+    """Compile a function on its first call and cache the code on disk where possible.
 
-    With ``reorder`` sums may be added in any order, which lets them run on whole vectors; no
-    rule for infinity or NaN is given up.
+    With ``reorder``, sums may be reassociated, so that they can be vectorised; infinity and NaN
+    are still handled by the rules.
     """
     options = {
         "nogil": True,
@@ -29,7 +29,7 @@ def compiled(*, reorder: bool = False) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         try:
             result: F = njit(cache=True, **options)(function)
-        except RuntimeError:  # no folder to keep it in: compile once a process
+        except RuntimeError:  # no folder for the cache: compile once per process
             result = njit(**options)(function)
         return result
 
@@ -37,7 +37,7 @@ def compiled(*, reorder: bool = False) -> Callable[[F], F]:
 
 
 def _lowest_bit(context: Any, word: Any) -> Any:
-    """Return the place of the lowest bit that is set in a uint64, which must not be zero."""
+    """Return the index of the lowest set bit of a uint64, which must not be zero."""
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 1))

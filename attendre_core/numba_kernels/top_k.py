@@ -1,8 +1,8 @@
-"""Top-K attention of one query after another: its logits stay in the nearest cache.
+"""Top-K attention, one query at a time, so that its logits stay in the L1 cache.
 
-A row is read a handful of times to find a value that a few more than K entries reach; these are
-set aside, and everything else happens among them: the exact K-th value, ties, softmax, and the
-sum of K values instead of all.
+A row is read a few times to find a value that slightly more than K entries reach. Those entries are
+set aside, and the rest of the work is done on them alone: the exact K-th value, ties, the softmax,
+and a sum over K values instead of all.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["FIRST", "LAST", "Number", "attend_rows", "range_of", "sortable"]
 #: A float32, or an int32 where the name says so.
 Number = Any
 
-#: Above and below every order that an entry can have.
+#: Larger and smaller than every order.
 LAST = np.int32(2**31 - 1)
 FIRST = np.int32(1 - 2**31)
 _LOWEST = np.float32(np.finfo(np.float32).min)
@@ -29,15 +29,15 @@ _HALF = np.float32(0.5)
 #: -infinity as a sortable integer.
 _BOTTOM = np.int32(-0x7F800001)
 _WORD = 64
-#: Tries to find a value that K to 2 K entries reach, before a sorted search takes over.
+#: Tries to find a value that K to 2 K entries reach, before settling for one that more reach.
 _TRIES = 24
-#: More than it takes to get from the range of all floats to two neighbours.
+#: More halvings than it takes to get from the range of all floats to two adjacent ones.
 _HALVINGS = 400
 
 
 @compiled(reorder=True)
 def _moments(x: Array) -> tuple[Number, Number]:
-    """Return the sum of some numbers, and of their squares."""
+    """Return the sum of the numbers, and the sum of their squares."""
     total = np.float32(0)
     squares = np.float32(0)
     for i in range(x.size):
@@ -48,13 +48,13 @@ def _moments(x: Array) -> tuple[Number, Number]:
 
 @compiled()
 def _all_finite(x: Array) -> bool:
-    """Tell whether all numbers are finite."""
+    """Return whether all numbers are finite."""
     return bool(np.isfinite(x).all())
 
 
 @compiled()
 def sortable(bits: Number) -> Number:
-    """Turn the bits of a number into an integer that sorts as it does, and back."""
+    """Map the bits of a float to an integer of the same order, and back."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & LAST))
 
 
@@ -62,7 +62,7 @@ def sortable(bits: Number) -> Number:
 def range_of(x: Array, spare: Array) -> tuple[Number, Number]:
     """Return the lowest number above -infinity and the highest of all.
 
-    As integers: the largest of floats is not found on whole vectors.
+    Compared as integers, because the maximum of floats is not vectorised.
     """
     bits = x.view(np.int32)
     low, high = LAST, FIRST
@@ -78,7 +78,7 @@ def range_of(x: Array, spare: Array) -> tuple[Number, Number]:
 
 @compiled()
 def _count(x: Array, bound: Number) -> Number:
-    """Count the numbers that reach a bound."""
+    """Count the numbers that are at least ``bound``."""
     count = np.int32(0)
     for i in range(x.size):
         count += np.int32(x[i] >= bound)
@@ -87,7 +87,7 @@ def _count(x: Array, bound: Number) -> Number:
 
 @compiled()
 def _places(x: Array, bound: Number, place: Array) -> int:
-    """Write down where the numbers are that reach a bound; return how many they are."""
+    """Write the indices of the numbers that reach a bound to ``place``; return how many."""
     count = 0
     whole = x.size // _WORD * _WORD
     for start in range(0, whole, _WORD):
@@ -107,7 +107,7 @@ def _places(x: Array, bound: Number, place: Array) -> int:
 
 @compiled()
 def _lower_bound(x: Array, k: int, guess: Number, step: Number) -> Number:
-    """Find a value that at least K numbers reach, and not many more if that can be had."""
+    """Find a value that at least K numbers reach, and not many more if possible."""
     low, high = _LOWEST, _INFINITY
     bound = max(guess, low)
     for _ in range(_TRIES):
@@ -132,9 +132,9 @@ def _lower_bound(x: Array, k: int, guess: Number, step: Number) -> Number:
 
 @compiled()
 def _kth(x: Array, k: int, low: Number, spare: Array) -> Number:
-    """Find a value that K numbers reach, or the K-th itself if others are equal to it.
+    """Find a value that exactly K numbers reach, or the K-th value itself if it is tied.
 
-    All numbers are at least ``low``.
+    All numbers must be at least ``low``.
     """
     high = range_of(x, spare)[1]
     if _count(x, high) >= k:
@@ -155,7 +155,7 @@ def _kth(x: Array, k: int, low: Number, spare: Array) -> Number:
 
 @compiled()
 def _set_aside(x: Array, bound: Number, near: Array, place: Array) -> int:
-    """Copy the numbers that reach a bound, and where they are; return how many."""
+    """Copy the numbers that reach a bound, and their indices; return how many."""
     count = _places(x, bound, place)
     for i in range(count):
         near[i] = x[place[i]]
@@ -166,10 +166,10 @@ def _set_aside(x: Array, bound: Number, near: Array, place: Array) -> int:
 def _halved(
     x: Array, k: int, passes: int, near: Array, place: Array, spare: Array
 ) -> tuple[Number, int]:
-    """Halve the range a fixed number of times; at most K numbers reach the end of it.
+    """Halve the range a fixed number of times; at most K numbers reach its upper end.
 
-    Once few are left above the lower end they are set aside in ``near``: no others matter.
-    Return the end, and how many are set aside.
+    Once few numbers are left above the lower end, they are set aside in ``near``. Returns the
+    upper end, and how many numbers are set aside.
     """
     low, high = range_of(x, spare)
     aside = 0
@@ -190,7 +190,7 @@ def _halved(
 
 @compiled()
 def _keep(near: Array, place: Array, bound: Number) -> int:
-    """Move those that reach a bound to the front; return how many they are."""
+    """Move the numbers that reach a bound to the front; return how many there are."""
     kept = 0
     for i in range(near.size):
         here = near[i]
@@ -204,7 +204,7 @@ def _keep(near: Array, place: Array, bound: Number) -> int:
 def _newest(
     near: Array, place: Array, bound: Number, order: Array, surplus: int, spare: Array
 ) -> Number:
-    """Return the lowest order that stays when of those equal to a bound the oldest go."""
+    """Return the lowest order that is kept when the oldest ``surplus`` ties are dropped."""
     tied = 0
     for i in range(near.size):
         if near[i] == bound:
@@ -217,8 +217,8 @@ def _newest(
 def _exponentials(x: Array, whole: Array, top: Number) -> Number:
     """Replace x by exp(x - top), for x at most top, and return their sum.
 
-    exp(y) is 2**n exp(r) with an integer n and |r| below log(2) / 2; exp(r) by its series, which
-    at the seventh power is exact to the last bit but one.
+    exp(y) is 2**n exp(r) with an integer n and |r| below log(2) / 2. The series of exp(r) up to
+    the seventh power is exact to the last bit but one.
     """
     total = np.float32(0)
     for i in range(x.size):
@@ -244,7 +244,7 @@ def _exponentials(x: Array, whole: Array, top: Number) -> Number:
 
 @compiled(reorder=True)
 def _mix(weight: Array, place: Array, value: Array, total: Number, out: Array) -> None:
-    """Add up the values of some places by their weights, four at a time, and divide."""
+    """Sum the values at some indices by their weights, four at a time, and divide by the total."""
     count = weight.size
     whole = count // 4 * 4
     for d in range(out.size):
@@ -268,7 +268,7 @@ def _mix(weight: Array, place: Array, value: Array, total: Number, out: Array) -
 def attend_rows(
     logits: Array,
     value: Array,
-    rows_a_value: int,
+    rows_per_value: int,
     masked: bool,
     allowed: Array,
     allowed_row: Array,
@@ -283,26 +283,26 @@ def attend_rows(
     first: int,
     last: int,
 ) -> int:
-    """Attend from rows ``first`` to ``last``; return how many have a logit that is not finite.
+    """Attend in rows ``first`` up to ``last``; return how many have a non-finite logit.
 
-    Their output is NaN and nothing is selected.
+    The output of such rows is NaN, and nothing is selected.
 
     Parameters
     ----------
     logits
         float32, (rows, slots).
     value
-        float32, (heads, slots, dim): those of row i are at i // ``rows_a_value``.
+        float32, (heads, slots, dim): row i attends to the values at i // ``rows_per_value``.
     masked
-        Whether ``allowed``, (masks, slots), is to be looked at: at ``allowed_row`` of each row.
+        Whether to apply ``allowed``, (masks, slots); row i has the mask ``allowed_row[i]``.
     order
-        int32, (orders, slots), all different within a row, at ``order_row`` of each row.
+        int32, (orders, slots), distinct within a row; row i has the order ``order_row[i]``.
     passes
-        0 = exactly K; else as `attendre_core.ops.approximate_top_k`.
+        0 = exactly K; else as in `attendre_core.ops.approximate_top_k`.
     quantile
-        Of the normal distribution, what somewhat more than K of the entries reach.
+        The quantile of the normal distribution that somewhat more than K entries should reach.
     output, threshold, oldest
-        Written to: (rows, dim), and (rows,) as `attendre_core.ops.top_k_threshold` says.
+        Written to: (rows, dim), and (rows,) as in `attendre_core.ops.top_k_threshold`.
     """
     slots = logits.shape[1]
     scratch = np.empty(slots, np.float32)
@@ -355,7 +355,7 @@ def attend_rows(
             near = _set_aside(x, bound, weight, place)
             bound = _kth(weight[:near], k, bound, whole)
             chosen = _keep(weight[:near], place, bound)
-            if chosen > k:  # all that are equal to the bound are the K-th: the oldest go
+            if chosen > k:  # ties at the K-th value: drop the oldest
                 age = order[order_row[row]]
                 oldest[row] = _newest(weight[:chosen], place, bound, age, chosen - k, whole)
                 for i in range(chosen):
@@ -365,5 +365,5 @@ def attend_rows(
             threshold[row] = bound
         top = range_of(weight[:chosen], whole)[1]
         total = _exponentials(weight[:chosen], whole[:chosen], top)
-        _mix(weight[:chosen], place[:chosen], value[row // rows_a_value], total, output[row])
+        _mix(weight[:chosen], place[:chosen], value[row // rows_per_value], total, output[row])
     return broken

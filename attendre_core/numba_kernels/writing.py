@@ -17,9 +17,9 @@ def write_entries(array: Array, new: Array, slot: Array, write: Array) -> None:
     array
         (batch, heads, slots, dim).
     new
-        (batch, count, heads, dim): as entries arrive, the heads of one side by side.
+        (batch, count, heads, dim): the layout in which entries arrive.
     slot, write
-        (batch, count): where an entry goes, and whether it goes there.
+        (batch, count): the slot of each entry, and whether to write it.
     """
     for row in range(array.shape[0]):
         for i in range(slot.shape[1]):

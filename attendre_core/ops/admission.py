@@ -1,4 +1,4 @@
-"""Who gets in: the score of a newcomer, and newcomers against the entries they would displace."""
+"""Admission: the score of new entries, and which of them displace stored ones."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from attendre_core.ops.slots import gather_slots
 
 __all__ = ["admit", "mean_less_deviations"]
 
-#: An initial score this close to a stored one counts as equal to it, relative to the range of
-#: the stored scores and to the largest of them. Rounding then cannot decide a tie: with two
-#: stored scores mu - sigma *is* the smaller one, and with equal ones sigma is zero.
+#: An initial score this close to a stored one is set equal to it, relative to the range of the
+#: stored scores and to the largest of them. Otherwise rounding would decide ties: with two stored
+#: scores mu - sigma *is* the smaller one, and with equal ones sigma is zero.
 SNAP_RANGES = (2.0**-18, 2.0**-21)
 
 
@@ -21,8 +21,8 @@ SNAP_RANGES = (2.0**-18, 2.0**-21)
 def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Array:
     """Return mean - deviations * standard deviation of the counted scores of each row.
 
-    A result within rounding of a counted score becomes that score, so that all libraries see
-    the same tie.
+    A result within rounding error of a counted score is set to that score, so that all libraries
+    see the same tie.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def mean_less_deviations(score: Array, counted: Array, deviations: float) -> Arr
 
     highest = xp.max(xp.where(counted | ~some, score, -math.inf), axis=-1, keepdims=True)
     lowest = xp.min(xp.where(counted | ~some, score, math.inf), axis=-1, keepdims=True)
-    # Measured from the highest score: equal scores give exactly zero deviation.
+    # Measured from the highest score, so that equal scores have a deviation of exactly zero.
     below = among(score - highest)
     mean = total(below) / number
     start = highest + mean
@@ -77,15 +77,15 @@ def admit(
 ) -> tuple[Array, Array]:
     """Pair the lowest slots with the best new entries and admit those that rank higher.
 
-    An entry is compared first by ``primary``, then by ``order``; one whose primary is -inf is
-    never admitted.
+    Entries compare by ``primary``, then by ``order``; a new entry whose primary is -inf is never
+    admitted.
 
     Parameters
     ----------
     primary, order
-        (..., slots), of what is stored; the order is different for all entries of a row.
+        (..., slots), of the stored entries; orders are distinct within a row.
     new_primary, new_order
-        (..., count), of what arrives; not more than the slots.
+        (..., count), of the new entries; count is at most slots.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def admit(
 
     worst = lowest(primary, order, count)
     best = xp.flip(lowest(new_primary, new_order, count), axis=-1)
-    # From best first back to the order in which they came.
+    # From best first back to the order in which they were passed.
     slot = take(worst, xp.argsort(best, axis=-1, stable=True))
     held, since = take(primary, slot), take(order, slot)
     higher = (new_primary > held) | ((new_primary == held) & (new_order > since))

@@ -1,4 +1,4 @@
-"""Count flags, always as int32: the standard sums only numbers, and each library its own way."""
+"""Count flags, always as int32: the standard has no sum of booleans."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["count_true", "finite_entries", "running_count"]
 
 @op
 def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:
-    """Return how many are True along ``axis``, int32.
+    """Count the True values along ``axis``, as int32.
 
     Examples
     --------
@@ -23,7 +23,7 @@ def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = Fa
 
 @op
 def running_count(flags: Array) -> Array:
-    """Count the True ones along the last axis up to and including each place, int32.
+    """Count the True values along the last axis, up to and including each place, as int32.
 
     Examples
     --------
@@ -37,7 +37,7 @@ def running_count(flags: Array) -> Array:
 
 @op
 def finite_entries(x: Array, keep: tuple[int, ...]) -> Array:
-    """Tell which entries hold only finite numbers; ``keep`` are the axes of the result.
+    """Return which entries are all finite, reduced over all axes except ``keep``.
 
     Examples
     --------

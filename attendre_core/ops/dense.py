@@ -1,4 +1,4 @@
-"""Attention in the layout of a memory: K/V heads, the query heads of each, queries."""
+"""Dense attention in the layout of a memory: (batch, kv_heads, group, queries, ...)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def logits_of(query: Array, key: Array) -> Array:
 
 
 def mix(weights: Array, value: Array) -> Array:
-    """Add the values up by their weights.
+    """Sum the values by their weights.
 
     Parameters
     ----------
@@ -61,12 +61,12 @@ def mix(weights: Array, value: Array) -> Array:
 
 @op
 def masked_softmax(logits: Array, allowed: Array | None) -> Array:
-    """Softmax over the last axis, counting only the allowed entries.
+    """Softmax over the allowed entries of the last axis.
 
     Parameters
     ----------
     logits
-        Real floating, any shape. What ``allowed`` excludes never matters, NaN included.
+        Real floating, any shape. Entries that are not allowed have no effect, even if NaN.
     allowed
         Boolean, broadcastable to ``logits``; None = everything.
 
@@ -93,7 +93,7 @@ def masked_softmax(logits: Array, allowed: Array | None) -> Array:
 
 @op
 def attention(query: Array, key: Array, value: Array, allowed: Array | None = None) -> Array:
-    """Softmax attention over everything allowed; zeros where nothing is.
+    """Softmax attention over all allowed entries; zeros where nothing is allowed.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ def attend_top_k(
     order: Array,
     passes: int | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Softmax attention over the k largest allowed logits of every query; zeros without any.
+    """Softmax attention over the k largest allowed logits of each query; zeros if none is.
 
     Parameters
     ----------
@@ -140,19 +140,19 @@ def attend_top_k(
     allowed
         Boolean, broadcastable to ``logits``.
     k
-        How many, fewer than there are slots.
+        How many; fewer than there are slots.
     order
-        int32, broadcastable to ``logits``, all different within a row: of equals the higher one.
+        int32, broadcastable to ``logits``, distinct within a row: of equal logits the one with
+        the higher order is chosen.
     passes
-        None for exactly k, else as `approximate_top_k`.
+        None for exactly k, else as in `approximate_top_k`.
 
     Returns
     -------
     output
         (batch, kv_heads, group, queries, value_dim).
     threshold, oldest
-        (batch, kv_heads, group, queries, 1): what decides who is attended to, see
-        `top_k_threshold`.
+        (batch, kv_heads, group, queries, 1): what was attended to; see `top_k_threshold`.
 
     Examples
     --------

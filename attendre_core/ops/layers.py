@@ -1,4 +1,4 @@
-"""What models are built of, and rotations: each one call in libraries that have it."""
+"""Building blocks of model layers, and rotations."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def silu(x: Array) -> Array:
 
 @op
 def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
-    """Rotate feature i with feature i + n; ``x`` is (..., 2n), cosine and sine are (..., n).
+    """Rotate each feature i together with feature i + n, where ``x`` is (..., 2n).
+
+    ``cosine`` and ``sine`` are (..., n).
 
     Examples
     --------

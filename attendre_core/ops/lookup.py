@@ -1,4 +1,4 @@
-"""Look rows of a table up by indices of any shape; the standard takes only a line of them."""
+"""Look up rows of a table by an index of any shape; the standard allows only one axis."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ __all__ = ["take_rows"]
 
 @op
 def take_rows(table: Array, index: Array) -> Array:
-    """Take the rows that ``index`` names.
+    """Take the rows given by ``index``.
 
     Parameters
     ----------
@@ -21,8 +21,8 @@ def take_rows(table: Array, index: Array) -> Array:
     Returns
     -------
     array
-        The shape of ``index``, then that of a row. A kernel need not join the axes of the index,
-        which may lie on different devices.
+        The shape of ``index``, then that of a row. A kernel need not flatten the index, whose
+        axes may be sharded over devices.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Queries against keys: what their logits are made of, and who may attend to whom.
+"""Queries against keys: how their logits are computed, and which queries may attend to which keys.
 
-Shapes use G K/V heads with R query heads each, in the layout of a memory.
+In shapes, G is the number of K/V heads and R the number of query heads per K/V head.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Rotate = Callable[[Array, Array], Array]
 
 
 def grouped(query: Array, kv_heads: int) -> Array:
-    """Sort query heads under their K/V heads.
+    """Group query heads by K/V head.
 
     Parameters
     ----------
@@ -46,17 +46,17 @@ def grouped(query: Array, kv_heads: int) -> Array:
 
 
 def ungrouped(output: Array) -> Array:
-    """Bring (batch, kv_heads, group, queries, dim) back to (batch, queries, heads, dim)."""
+    """Reshape (batch, kv_heads, group, queries, dim) back to (batch, queries, heads, dim)."""
     xp = namespace_of(output)
     batch, heads, group, count, dim = output.shape
     return xp.reshape(xp.permute_dims(output, (0, 3, 1, 2, 4)), (batch, count, heads * group, dim))
 
 
 class Term:
-    """For pairs at a distance in [low, high), the logit is query times key, both rotated.
+    """For pairs at a distance in [low, high), the logit is rotated query times rotated key.
 
-    The distance is the query's place less the key's (`Pairs`). Nothing is rotated before it is
-    needed, and then once.
+    The distance is the query's place minus the key's (see `Pairs`). Queries and keys are rotated
+    on first use, and only once.
 
     Parameters
     ----------
@@ -65,11 +65,12 @@ class Term:
     plain_key
         (batch, G, slots, head_dim).
     rotate
-        ``rotate(x, at)`` applies positions; None leaves queries and keys as they are.
+        ``rotate(x, at)`` applies positions; None applies none.
     query_at, key_at
-        The positions to apply: (batch, 1 or G, 1, queries) and (batch, 1 or G, slots).
+        The positions to apply, (batch, 1 or G, 1, queries) and (batch, 1 or G, 1 or slots); None
+        leaves that side unrotated.
     low, high
-        None = unbounded.
+        Bounds of the distance; None = unbounded.
     """
 
     __slots__ = (
@@ -120,7 +121,7 @@ class Term:
 
     @property
     def bounded(self) -> bool:
-        """Whether some pairs are left to other terms."""
+        """Whether the term applies to some distances only."""
         return self.low is not None or self.high is not None
 
 
@@ -138,21 +139,21 @@ class Pairs(NamedTuple):
     key_valid
         Boolean, (batch, 1 or G, slots).
     order
-        int32, (batch, 1 or G, slots), all different within a row: of equal logits the higher
-        order is retrieved.
+        int32, (batch, 1 or G, slots), distinct within a row: of equal logits the one with the
+        higher order is retrieved.
     terms
-        Each pair belongs to the last term whose bounds hold its distance; the first term is
-        unbounded.
+        A pair's logit comes from the last term whose bounds contain its distance; the first term
+        is unbounded.
     query_place, key_place
-        Where distances are measured, shaped as in a `Term`.
+        The positions between which distances are measured, shaped as in a `Term`.
     bias
         Added to the logits: None, or broadcastable to (batch, G, R, queries, slots).
     near
-        Boolean, broadcastable likewise: the only pairs that may attend; None = all.
+        Boolean, broadcastable likewise: False for pairs that may not attend; None = all may.
     causal
-        Only keys at or before the query's position.
+        Whether queries attend only to keys at or before their position.
     memo
-        Where the kernels of one step may leave things for each other; None = nowhere.
+        A dict in which the kernels of one step may share results, or None.
     """
 
     query_position: Array
@@ -170,10 +171,10 @@ class Pairs(NamedTuple):
 
 
 def visible_pairs(pairs: Pairs) -> Array:
-    """Tell which entries each query may attend to, whether or not the query is real.
+    """Return which entries each query may attend to, as if all queries were valid.
 
-    Boolean, broadcastable to (batch, G, R, queries, slots). Outputs of queries that are not real
-    are dropped, so this is enough for them, and often has no axis for queries.
+    Boolean, broadcastable to (batch, G, R, queries, slots). This is enough for outputs, because
+    those of invalid queries are dropped, and it often needs no axis for queries.
     """
     visible = pairs.key_valid[:, :, None, None, :]
     if pairs.causal:
@@ -185,7 +186,7 @@ def visible_pairs(pairs: Pairs) -> Array:
 
 
 def allowed_pairs(pairs: Pairs) -> Array:
-    """Tell which pairs count: the query is real and may attend to the entry."""
+    """Return which pairs count: the query is valid and may attend to the entry."""
     return visible_pairs(pairs) & pairs.query_valid[:, None, None, :, None]
 
 
@@ -200,16 +201,16 @@ def logits(pairs: Pairs) -> Array:
         for term in others:
             if pairs.causal and term.high is not None and term.high <= 0:
                 continue  # only pairs that may not attend
-            mine = distance == distance if term.low is None else distance >= term.low
+            inside = distance == distance if term.low is None else distance >= term.low
             if term.high is not None:
-                mine = mine & (distance < term.high)
-            result = xp.where(mine, logits_of(term.query, term.key), result)
+                inside = inside & (distance < term.high)
+            result = xp.where(inside, logits_of(term.query, term.key), result)
     return result if pairs.bias is None else result + pairs.bias
 
 
 @op
 def attend(pairs: Pairs, value: Array) -> Array:
-    """Softmax attention over everything a query may attend to; zeros where there is nothing.
+    """Softmax attention over all that a query may attend to; zeros where that is nothing.
 
     Parameters
     ----------

@@ -1,7 +1,7 @@
-"""Select by rank, with ties broken by an explicit order, the same on every library.
+"""Selection by rank, with ties broken by an explicit order, the same on every library.
 
-The library functions for top-k break ties each in its own way, so none is used for a decision
-unless its keys are made unique first.
+Each library's own top-k breaks ties differently, so it is used for a decision only if its keys are
+unique.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ __all__ = [
 ]
 
 _INFINITY = float("inf")
-#: Above every order that an entry can have.
+#: Larger than every order.
 _LAST = 2**31 - 1
 
 
 @op
 def bounded(x: Array, bound: float) -> Array:
-    """Bring numbers into [-bound, bound]; NaN becomes the lowest.
+    """Clip numbers to [-bound, bound]; NaN becomes -bound.
 
     Examples
     --------
@@ -52,9 +52,9 @@ def lowest(primary: Array | None, order: Array, count: int) -> Array:
     primary
         Real floating, (..., n), without NaN; None ranks by ``order`` alone.
     order
-        int32, (..., n), all different within a row: decides where ``primary`` is equal.
+        int32, (..., n), distinct within a row: decides where ``primary`` is equal.
     count
-        How many, at most n.
+        How many; at most n.
 
     Returns
     -------
@@ -85,10 +85,10 @@ def top_k(x: Array, k: int, order: Array | None = None) -> tuple[Array, Array]:
     x
         Real floating, (..., n), without NaN.
     k
-        How many, at most n.
+        How many; at most n.
     order
-        int32, (..., n), all different within a row: of equal values the one with the *higher*
-        order comes first. By default the lower index comes first.
+        int32, (..., n), distinct within a row: of equal values the one with the *higher* order
+        comes first. By default the lower index comes first.
 
     Returns
     -------
@@ -128,8 +128,8 @@ def kth_largest(x: Array, k: int) -> Array:
 def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     """Mark the k largest allowed entries of each row, exactly, without gathering anything.
 
-    The k-th value is the threshold; if more entries than fit are equal to it, those with the
-    higher order win, which is what `top_k` does too.
+    The k-th value is the threshold; if more entries are equal to it than fit, those with the
+    higher order are chosen, as in `top_k`.
 
     Parameters
     ----------
@@ -138,12 +138,12 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     allowed
         Boolean, broadcastable to ``logits``.
     order
-        int32, broadcastable to ``logits``, all different within a row.
+        int32, broadcastable to ``logits``, distinct within a row.
 
     Returns
     -------
     array
-        Boolean, shaped as ``logits``: True for min(k, number allowed) entries of a row.
+        Boolean, shaped as ``logits``: True for min(k, number allowed) entries per row.
 
     Examples
     --------
@@ -160,27 +160,27 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
 
 
 def among_top_k(logits: Array, threshold: Array, oldest: Array, order: Array) -> Array:
-    """Mark what lies above a threshold, or on it and is not too old; see `top_k_threshold`."""
+    """Mark what is above the threshold, or equal and not too old; see `top_k_threshold`."""
     return (logits > threshold) | ((logits == threshold) & (order >= oldest))
 
 
 @op
 def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
-    """Return what decides who is among the k largest of a row: two numbers, (..., 1).
+    """Return the threshold of the k largest entries of each row, and the tie-break at it.
 
     Parameters
     ----------
     masked
-        Real floating, (..., n), -inf for what may not be chosen.
+        Real floating, (..., n); -inf for what may not be chosen.
     order
-        int32, broadcastable to ``masked``, all different within a row.
+        int32, broadcastable to ``masked``, distinct within a row.
 
     Returns
     -------
     threshold
-        Whatever is larger belongs to them.
+        (..., 1): larger entries are among the k largest.
     oldest
-        int32: so does what is equal and has at least this order.
+        int32, (..., 1): so are entries equal to the threshold with at least this order.
 
     Examples
     --------
@@ -199,14 +199,14 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
 
 
 def _recency(order: Array) -> Array:
-    """Return the rank of each entry of a row, the highest order being 0."""
+    """Return the rank of each entry in its row by descending order, from 0."""
     xp = namespace_of(order)
     newest_first = xp.argsort(-order, axis=-1, stable=True)
     return xp.astype(xp.argsort(newest_first, axis=-1, stable=True), xp.int32)
 
 
 def _tie_cut(tied: Array, wanted: Array, recency: Array) -> Array:
-    """Find by bisection how many of the most recent entries hold the wanted number of ties."""
+    """Find by bisection how many of the most recent entries contain the wanted number of ties."""
     xp = namespace_of(tied)
     low = xp.zeros_like(wanted)
     high = xp.full_like(wanted, tied.shape[-1])
@@ -224,9 +224,9 @@ def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Arr
 
     A threshold is found by a fixed number of bisection steps between the smallest and the
     largest allowed value. Everything marked belongs to the exact top k, so the recall of a row
-    is the number marked divided by min(k, number allowed), and can be counted at no cost. After
-    p passes only entries within 2**-p of the row's range above the k-th value can be missed.
-    When more than k entries share the highest value, all of them are marked.
+    is the number marked divided by min(k, number allowed). After p passes, an entry can only be
+    missed if it is within 2**-p of the row's range above the k-th value. If more than k entries
+    share the highest value, all of them are marked.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def approximate_top_k(logits: Array, allowed: Array, k: int, passes: int) -> Arr
 
 @op
 def approximate_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
-    """Return what `approximate_top_k` compares with, (..., 1)."""
+    """Return the threshold of `approximate_top_k`, (..., 1)."""
     xp = namespace_of(logits, allowed)
     masked = xp.where(allowed, logits, -_INFINITY)
     some = xp.any(allowed, axis=-1, keepdims=True)
@@ -252,7 +252,7 @@ def approximate_threshold(logits: Array, allowed: Array, k: int, passes: int) ->
     high = xp.max(masked, axis=-1, keepdims=True)
     high = xp.where(some, high, xp.zeros_like(high))
     few = count_true(masked >= low, axis=-1, keepdims=True) <= k
-    # ``high`` only moves to places where at most k entries lie at or above it.
+    # ``high`` only moves to values that at most k entries reach.
     for _ in range(passes):
         middle = low + (high - low) * 0.5
         enough = count_true(masked >= middle, axis=-1, keepdims=True) <= k

@@ -1,10 +1,10 @@
-"""Read and write single slots of a memory without copying the rest more than needed.
+"""Read and write slots of a memory.
 
-The slot axis follows some leading axes::
+The axis of slots follows some leading axes::
 
     array   (*lead, slots, *rest)      index   (*lead, count)
 
-`index` may have fewer leading axes or axes of length one; it is then shared by them.
+`index` may have fewer leading axes, or axes of length one; it is then shared along the others.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _aligned_index(index: Array, lead: tuple[int, ...]) -> Array:
 
 @op
 def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
-    """Take the slots that ``index`` names.
+    """Take the slots given by ``index``.
 
     Parameters
     ----------
@@ -65,21 +65,21 @@ def write_slots(
     axis: int,
     donate: bool = False,
 ) -> list[Array]:
-    """Put new entries into slots of several arrays.
+    """Write new entries into slots of several arrays.
 
     Parameters
     ----------
     arrays
-        At least one, each (lead..., slots, rest...), with the slots on ``axis``; the leading
-        axes and the slots are the same for all.
+        At least one, each (lead..., slots, rest...), with the slots on ``axis``; leading axes and
+        slots are the same for all.
     index
-        Integer, (lead..., count) or fewer leading axes. No slot may be named twice in a row.
+        Integer, (lead..., count) or fewer leading axes. No slot may occur twice in a row.
     new
-        For each array its entries, (lead..., count, rest...), of its dtype.
+        The entries for each array, (lead..., count, rest...), in its dtype.
     write
-        Boolean, shaped as ``index``: where False, the slot keeps what it holds.
+        Boolean, shaped as ``index``: where False, the slot keeps its entry.
     donate
-        The caller gives ``arrays`` away: a kernel may write into them.
+        The caller will not use ``arrays`` again: a kernel may write into them.
 
     Returns
     -------
@@ -94,7 +94,7 @@ def write_slots(
     [[10, 20, 7]]
     """
     xp = namespace_of(index, write)
-    # Turned around: which entry each slot takes, and whether it takes one.
+    # Inverted: which entry each slot takes, and whether it takes one.
     slot = xp.astype(numbers(arrays[0].shape[axis], index), index.dtype)
     entry = xp.astype(numbers(index.shape[-1], index), index.dtype)
     hit = (index[..., None, :] == slot[:, None]) & write[..., None, :]
@@ -109,7 +109,7 @@ def write_slots(
 
 @op
 def fill(x: Array, flags: Array, number: float) -> Array:
-    """Put a number wherever flags, which broadcast to ``x``, are True.
+    """Replace ``x`` by a number where ``flags``, broadcastable to ``x``, is True.
 
     Examples
     --------
@@ -124,14 +124,14 @@ def fill(x: Array, flags: Array, number: float) -> Array:
 def push_slots(
     arrays: Sequence[Array], new: Sequence[Array], primary: Array | None, order: Array
 ) -> tuple[list[Array], list[Array]]:
-    """Put new entries behind the stored ones and push as many out, lowest rank first.
+    """Append new entries to the stored ones and push as many out, lowest rank first.
 
     Parameters
     ----------
     arrays, new
         Each (batch, slots, ...) and (batch, count, ...).
     primary, order
-        (batch, slots + count), as in `lowest`: ranks of both together.
+        (batch, slots + count), as in `lowest`, of the stored and the new entries.
 
     Returns
     -------
@@ -156,7 +156,7 @@ def push_slots(
 
 
 def _aligned_flags(flags: Array, axis: int, ndim: int) -> Array:
-    """Shape (B, S) so that it meets (B, G, S, ...): the slots on ``axis`` of ``ndim`` axes."""
+    """Reshape (B, S) to broadcast against (B, G, S, ...), with S on ``axis`` of ``ndim`` axes."""
     xp = namespace_of(flags)
     missing = axis + 1 - flags.ndim
     shape = flags.shape[:-1] + (1,) * missing + flags.shape[-1:] + (1,) * (ndim - axis - 1)

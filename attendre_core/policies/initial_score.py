@@ -27,7 +27,7 @@ class InitialScore:
     ----------
     sigmas
         The paper's c: 1 by default, 2 for LRA-last and 1.5 for LRA-max and LRA-sum on PaLM 2.
-        May be 0 or negative. The higher it is, the fewer new entries get in.
+        May be 0 or negative. The higher it is, the fewer new entries are admitted.
 
     Notes
     -----

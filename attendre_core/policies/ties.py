@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from attendre_core.backend import Array, namespace_of
 
-__all__ = ["RandomTies", "tie_order"]
+__all__ = ["RandomTies"]
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,3 @@ class RandomTies:
             left, right = right, xp.bitwise_xor(left, xp.bitwise_and(noise, 0x7FFF))
         mixed = xp.bitwise_or(xp.bitwise_left_shift(left, 15), right)
         return xp.where(arrival < 0, arrival, mixed)
-
-
-def tie_order(ties: str | RandomTies, arrival: Array) -> Array:
-    """Return the order in which equal entries go, lowest first: all different within a row."""
-    return ties.order(arrival) if isinstance(ties, RandomTies) else arrival

@@ -49,7 +49,7 @@ class Attention:
         self._logits: Array | None = None  # with gradients, like weights and output
         self._weights: Array | None = None
         self._output: Array | None = None
-        self._bound: tuple[Array, ...] = ()  # threshold and oldest: who is in the top K
+        self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
         self._used: Array | None = None
         self._allowed: Array | None = None
         self._seen: Array | None = None

@@ -1,4 +1,4 @@
-"""Position schemes, one per file. Keys are stored as they are; a scheme is applied on reading."""
+"""Position schemes, one per file. Keys are stored without positions; attention applies them."""
 
 from attendre_core.lazy import attach
 

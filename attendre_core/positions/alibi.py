@@ -1,4 +1,4 @@
-"""ALiBi: the farther, the less."""
+"""ALiBi: a penalty on the logits that grows linearly with the distance."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ __all__ = ["ALiBi", "alibi_slopes"]
 def alibi_slopes(heads: int) -> list[float]:
     """Return the slope of each head.
 
-    A geometric series for a power of two; for other numbers of heads, that of the next lower
-    power, then every other one of the next higher.
+    For a power of two, a geometric series. For other numbers of heads, the series of the next
+    lower power of two, then every other slope of the next higher one.
 
     Examples
     --------
@@ -25,13 +25,13 @@ def alibi_slopes(heads: int) -> list[float]:
     """
     power = 2 ** math.floor(math.log2(heads))
     slopes = [2.0 ** (-8.0 * (i + 1) / power) for i in range(power)]
-    more = [2.0 ** (-4.0 * (i + 1) / power) for i in range(2 * power)]
-    return slopes + more[0::2][: heads - power]
+    higher = [2.0 ** (-4.0 * (i + 1) / power) for i in range(2 * power)]
+    return slopes + higher[0::2][: heads - power]
 
 
 @dataclass(frozen=True)
 class ALiBi(Encoding):
-    """Subtract slope times distance from the logits, in both directions alike.
+    """Subtract slope times distance from the logits, equally in both directions.
 
     Examples
     --------
@@ -41,12 +41,12 @@ class ALiBi(Encoding):
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Compute the bias of every pair."""
-        found = backend_of(query)
-        xp = found.xp
+        backend = backend_of(query)
+        xp = backend.xp
         heads, group = query.shape[1], query.shape[2]
         slopes = xp.reshape(
             xp.asarray(
-                alibi_slopes(heads * group), dtype=query.dtype, device=found.device_of(query)
+                alibi_slopes(heads * group), dtype=query.dtype, device=backend.device_of(query)
             ),
             (1, heads, group, 1, 1),
         )

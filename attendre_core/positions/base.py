@@ -1,7 +1,7 @@
 """The contract between attention over a memory and a position scheme.
 
-Keys are stored without positions; a scheme is applied when they are attended to, so eviction never
-changes what a position means.
+Keys are stored without positions, and a scheme is applied when they are attended to (specification,
+reading 30), so eviction never changes what a position means.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["Encoded", "Encoding", "Places", "Term"]
 
 
 class Places(NamedTuple):
-    """The positions of queries and keys, counted from the last real query of each row.
+    """The positions of queries and keys, counted from the last valid query of each row.
 
-    Only differences matter. An angle is a position times a frequency in the precision of the
-    keys: at position 1,000,000 float32 leaves an error of 0.03 radians, near 0 almost none.
+    Only differences matter, and small numbers are exact: an angle is a position times a
+    frequency, and at position 1,000,000 float32 would leave an error of 0.03 radians.
 
     Attributes
     ----------
@@ -40,18 +40,18 @@ class Places(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """What a scheme makes of queries and keys.
+    """Queries and keys with a scheme applied.
 
     Attributes
     ----------
     terms
-        The products that the logits are made of; see `attendre_core.ops.Term`.
+        The products that make up the logits; see `attendre_core.ops.Term`.
     places
-        Where the distances that bound the terms are measured.
+        The positions between which the distances that bound the terms are measured.
     bias
         Added to the logits: None, or broadcastable to (batch, kv_heads, group, queries, slots).
     near
-        Boolean, broadcastable likewise: the only pairs that may attend; None = all may.
+        Boolean, broadcastable likewise: False for pairs that may not attend; None = all may.
     """
 
     terms: tuple[Term, ...]
@@ -64,9 +64,9 @@ class Encoded(NamedTuple):
 class Encoding:
     """Base of the position schemes; on its own it applies no positions.
 
-    Laws a scheme must obey: the logit of a pair depends on that pair alone (for `InCache` also
-    on how many entries lie between), never on the slot; it is the same for a key in a memory
-    and in full attention.
+    Laws a scheme must obey: the logit of a pair depends on that pair alone (for `InCache`, also
+    on how many entries lie in between), never on the slot; it is the same in a memory and in full
+    attention.
     """
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:

@@ -1,4 +1,4 @@
-"""In-cache positions (StreamingLLM): count what is stored, not what was read."""
+"""In-cache positions (StreamingLLM): number the stored entries, not the input."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ __all__ = ["InCache"]
 class InCache(Encoding):
     """Number the stored entries 0, 1, ... by their original positions, then apply a scheme.
 
-    A query stands where its own key stands, or would stand if that key is gone: at the number
-    of stored entries at or before it, less one.
+    A query has the number of its own key, or the one that key would have if it is no longer
+    stored: the number of stored entries at or before it, minus one.
 
     Parameters
     ----------
     inner
-        The scheme that sees these numbers.
+        The scheme that is applied to these numbers.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class InCache(Encoding):
     inner: Encoding = RoPE()
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Replace positions by ranks and let the inner scheme do the rest."""
+        """Replace positions by ranks and apply the inner scheme."""
         at, real = places.key, places.key_valid
         rank = count_true((at[..., None, :] < at[..., :, None]) & real[..., None, :], axis=-1)
         before = at[:, :, None, None, :] <= places.query[..., None]

@@ -1,4 +1,4 @@
-"""Learned absolute positions (BERT): added to the input, not to attention."""
+"""Learned absolute positions (BERT): added to the input; attention itself has none."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ __all__ = ["LearnedPositions"]
 
 @dataclass(frozen=True)
 class LearnedPositions(Encoding):
-    """A table of vectors, one a position, that the model adds to its input.
+    """A table of vectors, one per position, that the model adds to its input.
 
-    Attention itself then knows no positions. A table ends; ``beyond`` says what a longer input
-    gets.
+    Attention itself applies no positions. The table has an end; ``beyond`` says which row longer
+    inputs get.
 
     Parameters
     ----------
     length
         Rows of the table.
     beyond
-        ``"last"``: the last row again; ``"wrap"``: from the start again.
+        ``"last"``: repeat the last row; ``"wrap"``: start again from the first.
 
     Examples
     --------
@@ -46,7 +46,7 @@ class LearnedPositions(Encoding):
             )
 
     def embed(self, table: Array, position: Array) -> Array:
-        """Look positions up: (length, dim) and (...) give (..., dim)."""
+        """Look up positions: a table (length, dim) and positions (...) give (..., dim)."""
         xp = backend_of(table).xp
         if tuple(table.shape[:1]) != (self.length,):
             raise ConfigError(

@@ -17,17 +17,18 @@ __all__ = ["LMInfinite"]
 class LMInfinite(Encoding):
     """RoPE whose relative distance is clamped to [-n_local, n_local].
 
-    Within the band the original positions count; every pair farther apart is treated as
-    n_local apart, in either direction. Sinks follow the same rule.
+    Pairs within the band use their original positions; pairs farther apart are treated as n_local
+    apart, in either direction. Sinks follow the same rule (specification, readings 31 and 33).
 
     Parameters
     ----------
     n_local
         The context length of pretraining.
     base
-        Of the rotation.
+        Base of the rotation; see `RoPE`.
     rope
-        The whole rotation, if more than its base differs (scaling, partial, interleaved).
+        The whole rotation, if more than its base differs (scaling, partial, interleaved); then
+        ``base`` is ignored.
 
     Examples
     --------
@@ -47,13 +48,13 @@ class LMInfinite(Encoding):
             )
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Rotate near pairs by their positions, all others as if they were n_local apart."""
+        """Rotate near pairs by their positions, and all others as if they were n_local apart."""
         rope = RoPE(base=self.base) if self.rope is None else self.rope
         if rope.temperature != 1.0:
             query = query * rope.temperature**2
         limit = namespace_of(places.key).full_like(places.key[:, :, :1], self.n_local)
         near = Term(query, key, rope.rotate, places.query, places.key)
-        # The key is rotated, not the query: far keys are often few.
+        # The far terms rotate the keys by a constant and leave the queries alone.
         past = Term(query, key, rope.rotate, None, -limit, low=self.n_local)
         ahead = Term(query, key, rope.rotate, None, limit, high=1 - self.n_local)
         return Encoded((near, ahead, past), places)

@@ -11,7 +11,7 @@ __all__ = ["NoPosition"]
 
 @dataclass(frozen=True)
 class NoPosition(Encoding):
-    """Attend by content alone, or with positions already added to the input (BERT).
+    """Attend by content alone, e.g. if positions were already added to the input (BERT).
 
     Examples
     --------

@@ -15,10 +15,10 @@ __all__ = ["T5Bias", "bucket_of"]
 
 
 def bucket_of(offset: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
-    """Return the bucket of a key that stands ``offset`` positions after its query.
+    """Return the bucket of a key that is ``offset`` positions after its query.
 
-    Half of the buckets (of each direction) hold one distance each, the rest grow
-    logarithmically up to ``max_distance``; everything farther shares the last one.
+    Half of the buckets (of each direction) hold one distance each, the others grow
+    logarithmically up to ``max_distance``; all larger distances share the last one.
 
     Examples
     --------
@@ -35,7 +35,7 @@ def bucket_of(offset: int, buckets: int, max_distance: int, bidirectional: bool)
     exact = buckets // 2
     if distance < exact:
         return start + distance
-    # The public formula is evaluated in single precision; a distance on a boundary is exact.
+    # T5 evaluates this in float32; 1e-6 puts a distance on a boundary into the same bucket.
     ratio = math.log(distance / exact) / math.log(max_distance / exact)
     grown = exact + math.floor(ratio * (buckets - exact) + 1e-6)
     return start + min(grown, buckets - 1)
@@ -43,9 +43,9 @@ def bucket_of(offset: int, buckets: int, max_distance: int, bidirectional: bool)
 
 @dataclass(frozen=True)
 class T5Bias(Encoding):
-    """Add a learned number that depends on the bucket of the distance and on the head.
+    """Add a learned bias per bucket of distances and per head.
 
-    The table, (buckets, heads), is passed as the parameters of the encoding.
+    The table, (buckets, heads), is passed as ``encoding_params``.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ class T5Bias(Encoding):
                 f"T5Bias: {self.buckets} buckets up to distance {self.max_distance} leave no room "
                 "for growing ones. T5 uses 32 buckets and a distance of 128."
             )
-        # Worked out once, outside of what is compiled; no field, so equality stays by value.
+        # Computed once, outside of compiled code. Not a field, so equality ignores it.
         by_offset = tuple(
             bucket_of(offset, self.buckets, self.max_distance, self.bidirectional)
             for offset in range(-self.max_distance, self.max_distance + 1)
@@ -79,9 +79,9 @@ class T5Bias(Encoding):
         object.__setattr__(self, "_by_offset", by_offset)
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Look the bias of every pair up."""
-        found = backend_of(query)
-        xp, device = found.xp, found.device_of(query)
+        """Look up the bias of every pair."""
+        backend = backend_of(query)
+        xp, device = backend.xp, backend.device_of(query)
         heads, group = query.shape[1], query.shape[2]
         expected = (self.buckets, heads * group)
         if params is None or tuple(params.shape) != expected:
@@ -100,14 +100,14 @@ class T5Bias(Encoding):
 
 
 def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array:
-    """Turn (offsets, heads) and (batch, 1 or G, queries, slots) into a bias of five axes."""
+    """Look up (batch, 1 or G, queries, slots) in (offsets, heads); a bias of five axes."""
     xp = backend_of(by_offset).xp
     batch, sides, queries, slots = offset.shape
     if sides == 1:
         picked = take_rows(by_offset, xp.astype(offset[:, 0, ...], xp.int32))
         picked = xp.reshape(picked, (batch, queries, slots, heads, group))
         return xp.permute_dims(picked, (0, 3, 4, 1, 2))
-    # Each head looks up in its own column, whatever the others do.
+    # Offsets differ between K/V heads: each head looks up in its own column.
     columns = xp.permute_dims(by_offset, (1, 0))
     columns = xp.reshape(columns, (1, heads, group, 1, by_offset.shape[0]))
     columns = xp.broadcast_to(columns, (batch, heads, group, queries, by_offset.shape[0]))
@@ -117,5 +117,5 @@ def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array
 
 
 def _index_dtype(array: Array) -> Any:
-    """Return the dtype in which this library wants indices."""
+    """Return the dtype that this library uses for indices."""
     return backend_of(array).xp.argsort(numbers(1, array)).dtype

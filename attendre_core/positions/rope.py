@@ -1,4 +1,4 @@
-"""Rotary positions."""
+"""Rotary positions (RoPE)."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ class RoPE(Encoding):
     Parameters
     ----------
     base
-        The slowest rotation takes about 2 pi times base positions.
+        A full turn of the slowest pair takes about 2 pi * base positions.
     scaling
-        `Interpolation`, `NTK` or `YaRN` for inputs longer than trained; None for none.
+        `Interpolation`, `NTK`, `YaRN` or `Llama3Scaling`, for inputs longer than those of training;
+        or None.
     rotary_dim
-        Rotate only the first so many features; None = all.
+        How many features to rotate, from the first; None = all.
     interleaved
         False pairs feature i with i + dim/2, as most public checkpoints do; True pairs 2i with
         2i + 1.
 
     Notes
     -----
-    Law: the logit depends on the difference of the positions alone. A pair is as exact after
-    millions of positions as at the start, unless the two are millions apart.
+    Law: the logit depends only on the difference of the positions. A pair is as exact after
+    millions of positions as at the start, unless its positions are millions apart.
 
     Examples
     --------
@@ -56,11 +57,11 @@ class RoPE(Encoding):
 
     @property
     def temperature(self) -> float:
-        """Multiplies queries and keys: 1 without a scaling that sharpens attention."""
+        """The factor on queries and keys: 1, unless the scaling sharpens attention."""
         return 1.0 if self.scaling is None else self.scaling.temperature
 
     def frequencies(self, head_dim: int) -> list[float]:
-        """Return the angle a position adds, for each pair of features."""
+        """Return the angle per position, for each pair of features."""
         dim = head_dim if self.rotary_dim is None else self.rotary_dim
         if dim % 2 or dim > head_dim:
             raise ConfigError(
@@ -71,28 +72,28 @@ class RoPE(Encoding):
         return plain if self.scaling is None else self.scaling.frequencies(plain, self.base, dim)
 
     def rotate(self, x: Array, position: Array) -> Array:
-        """Rotate features by position.
+        """Rotate features by their positions.
 
         Parameters
         ----------
         x
             (..., head_dim).
         position
-            Numbers that broadcast to ``x`` without its last axis.
+            Broadcastable to the shape of ``x`` without its last axis.
         """
         xp = backend_of(x).xp
         return self.rotate_by(x, *self.angles(xp.astype(position, x.dtype), x.shape[-1]))
 
     def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
-        """Return cosine and sine of the angles of a position, (..., pairs of features)."""
-        found = backend_of(position)
-        xp, device = found.xp, found.device_of(position)
+        """Return cosine and sine of the angles at a position, (..., pairs of features)."""
+        backend = backend_of(position)
+        xp, device = backend.xp, backend.device_of(position)
         each = xp.asarray(self.frequencies(head_dim), dtype=position.dtype, device=device)
         angle = position[..., None] * each
         return xp.cos(angle), xp.sin(angle)
 
     def rotate_by(self, x: Array, cosine: Array, sine: Array) -> Array:
-        """Rotate features by what `angles` returned."""
+        """Rotate features by the result of `angles`."""
         rotary = 2 * cosine.shape[-1]
         if not self.interleaved:
             if rotary == x.shape[-1]:

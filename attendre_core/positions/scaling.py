@@ -1,4 +1,4 @@
-"""Stretch RoPE beyond the length a model was trained on."""
+"""Scale RoPE to inputs longer than those a model was trained on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["NTK", "Interpolation", "Llama3Scaling", "Scaling", "YaRN"]
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Positional interpolation: all positions divided by ``factor``.
+    """Positional interpolation: divide all positions by ``factor``.
 
     Examples
     --------
@@ -31,13 +31,13 @@ class Interpolation:
 
     @property
     def temperature(self) -> float:
-        """Multiplies queries and keys."""
+        """The factor on queries and keys."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class NTK:
-    """NTK-aware scaling: a larger base, so that slow rotations stretch and fast ones do not.
+    """NTK-aware scaling: a larger base, which stretches slow rotations but not fast ones.
 
     Examples
     --------
@@ -57,23 +57,23 @@ class NTK:
 
     @property
     def temperature(self) -> float:
-        """Multiplies queries and keys."""
+        """The factor on queries and keys."""
         return 1.0
 
 
 @dataclass(frozen=True)
 class YaRN:
-    """YaRN: interpolate slow rotations, keep fast ones, blend between, and sharpen attention.
+    """YaRN: interpolate slow rotations, keep fast ones, blend in between, sharpen attention.
 
     Parameters
     ----------
     factor
-        How many times longer than trained.
+        How many times longer inputs may be than in training.
     original_length
-        The trained length.
+        The length of inputs in training.
     beta_fast, beta_slow
-        Rotations over the trained length above which a frequency is kept, and below which it is
-        interpolated.
+        A pair that makes more than ``beta_fast`` rotations over the original length is kept; one
+        that makes fewer than ``beta_slow`` is interpolated.
 
     Examples
     --------
@@ -98,9 +98,9 @@ class YaRN:
         """Return the frequencies to use instead of the plain ones."""
 
         def pair_of(rotations: float) -> float:
-            """Find the pair that turns so many times over the trained length."""
-            turns = self.original_length / (rotations * 2 * math.pi)
-            return dim * math.log(turns) / (2 * math.log(base))
+            """Return the (fractional) pair that rotates so often over the original length."""
+            period = self.original_length / (rotations * 2 * math.pi)
+            return dim * math.log(period) / (2 * math.log(base))
 
         low = max(math.floor(pair_of(self.beta_fast)), 0)
         high = min(math.ceil(pair_of(self.beta_slow)), dim - 1)
@@ -113,23 +113,23 @@ class YaRN:
 
     @property
     def temperature(self) -> float:
-        """Multiplies queries and keys."""
+        """The factor on queries and keys."""
         return 0.1 * math.log(self.factor) + 1.0 if self.factor > 1 else 1.0
 
 
 @dataclass(frozen=True)
 class Llama3Scaling:
-    """The rule of Llama 3.1: interpolate slow rotations, keep fast ones, blend between.
+    """The rule of Llama 3.1: interpolate slow rotations, keep fast ones, blend in between.
 
     Parameters
     ----------
     factor
-        How many times longer than trained.
+        How many times longer inputs may be than in training.
     original_length
-        The trained length.
+        The length of inputs in training.
     low, high
-        Rotations over the trained length below which a frequency is interpolated, and above
-        which it is kept.
+        A pair that makes fewer than ``low`` rotations over the original length is interpolated;
+        one that makes more than ``high`` is kept.
 
     Examples
     --------
@@ -154,14 +154,14 @@ class Llama3Scaling:
         """Return the frequencies to use instead of the plain ones."""
         result = []
         for f in plain:
-            turns = self.original_length * f / (2 * math.pi)
-            kept = min(max((turns - self.low) / (self.high - self.low), 0.0), 1.0)
+            rotations = self.original_length * f / (2 * math.pi)
+            kept = min(max((rotations - self.low) / (self.high - self.low), 0.0), 1.0)
             result.append(f * kept + f / self.factor * (1.0 - kept))
         return result
 
     @property
     def temperature(self) -> float:
-        """Multiplies queries and keys."""
+        """The factor on queries and keys."""
         return 1.0
 
 

@@ -1,4 +1,4 @@
-"""Sinusoidal absolute positions (the first Transformer): added to the input, not to attention."""
+"""Sinusoidal absolute positions (the original Transformer): added to the input."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from attendre_core.positions.base import Encoding
 
 __all__ = ["SinusoidalPositions"]
 
-#: A position is taken apart into digits of this base; four of them reach 16 million.
+#: Positions are split into four digits of base 64, enough for 16 million.
 _BASE, _DIGITS = 64, 4
 
 
 @dataclass(frozen=True)
 class SinusoidalPositions(Encoding):
-    """Sines of a position at falling frequencies, then its cosines; the model adds them up.
+    """Sines of the position at decreasing frequencies, then cosines, for the model to add.
 
-    Attention itself then knows no positions. Nothing is stored and there is no end: a position
-    of a million is as exact as the first, although only float32 is used.
+    Attention itself applies no positions. There is no learned table, and position 1,000,000 is
+    as exact as the first, although only float32 is used.
 
     Parameters
     ----------
     dim
-        Width of the input; if it is odd there is one more sine than cosines.
+        Width of the input; if it is odd, there is one more sine than cosines.
     steps
-        Frequencies fall from 1 to 1/10000 in so many steps; None is dim / 2, the paper's
-        choice, which stops one step short of the end. dim / 2 - 1 reaches it (tensor2tensor,
+        In how many steps frequencies fall from 1 to 1/10000. None is dim / 2, as in the original
+        Transformer, which stops one step short of 1/10000; dim / 2 - 1 reaches it (tensor2tensor,
         OpenNMT).
     first
         The number of the first position.
@@ -57,19 +57,19 @@ class SinusoidalPositions(Encoding):
             )
 
     def embed(self, position: Array) -> Array:
-        """Turn positions (...), integers from 0 to 2**24 - 1, into float32 (..., dim)."""
-        found = backend_of(position)
-        xp, device = found.xp, found.device_of(position)
+        """Embed positions (...), integers from 0 to 2**24 - 1, as float32 (..., dim)."""
+        backend = backend_of(position)
+        xp, device = backend.xp, backend.device_of(position)
         rest = position + self.first
         sines: Array = None
         cosines: Array = None
-        # The angle is a sum over digits, so rotations by the digits are applied one after
-        # another. Their tables are made in float64; angle = position * frequency in float32
-        # would lose a digit of the result with each digit of the position.
+        # The angle is a sum over digits, so the rotations of the digits are applied one after
+        # another, from tables computed in float64. Multiplying position and frequency in float32
+        # would lose a digit of the result for each digit of the position.
         for rotation in _rotations(self.dim, self.steps or self.dim / 2):
             table = xp.asarray(rotation, device=device)
-            turn = take_rows(table, xp.astype(rest % _BASE, xp.int32))
-            sine, cosine = turn[..., 0, :], turn[..., 1, :]
+            row = take_rows(table, xp.astype(rest % _BASE, xp.int32))
+            sine, cosine = row[..., 0, :], row[..., 1, :]
             if sines is None:
                 sines, cosines = sine, cosine
             else:

@@ -15,16 +15,16 @@ __all__ = ["Window"]
 
 @dataclass(frozen=True)
 class Window(Encoding):
-    """Let only pairs attend whose original positions are less than ``size`` apart.
+    """Allow attention only between positions less than ``size`` apart.
 
-    With a causal layer this is the sliding window of Mistral and Gemma; without, the local
-    attention of ModernBERT, which reaches ``size - 1`` positions to either side. It never costs
-    an entry its place: what lies outside of the window is stored, but not seen.
+    In a causal layer this is the sliding window of Mistral and Gemma; otherwise it is the local
+    attention of ModernBERT, ``size - 1`` positions to either side. It does not evict: entries
+    outside the window stay stored, but are not seen.
 
     Parameters
     ----------
     size
-        Positions on each side, the query's own included.
+        Positions on each side, including the query's own.
     inner
         The scheme inside the window.
 
@@ -44,7 +44,7 @@ class Window(Encoding):
             )
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Apply the inner scheme and leave out far pairs."""
+        """Apply the inner scheme and mask far pairs."""
         xp = backend_of(query).xp
         distance = places.query[..., None] - places.key[:, :, None, None, :]
         near = xp.abs(distance) < self.size

@@ -1,11 +1,11 @@
-"""Attention over a memory of fixed size as a pytree: parameters are leaves, the rest is static.
+"""Attention over a memory of fixed size as a pytree: parameters are leaves, all else is static.
 
 ::
 
     x ─► query, key, value ─► AttendreLayer.step(state) ─► out ─► y, N positions late
 
-A plain registered dataclass, so that `jax.jit`, `jax.grad`, `jax.vmap`, optax, and the filtered
-transforms of equinox take it as it is; none of these is imported here.
+It is a plain registered dataclass, so `jax.jit`, `jax.grad`, `jax.vmap`, optax and the filtered
+transforms of equinox accept it; optax and equinox are not imported here.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from attendre_jax.scanning import chunked_attention
 __all__ = ["AttendreAttention"]
 
 
-@dataclass(frozen=True, eq=False)  # JAX hashes what it scans with, and arrays have no hash
+@dataclass(frozen=True, eq=False)  # jax.lax.scan hashes its function; arrays have no hash
 class AttendreAttention:
     """Self-attention over a memory of fixed size, with queries that may wait for their future.
 
-    ``state, out = attention(state, x)`` is the signature of `jax.lax.scan`: the state is passed
-    in and returned. With a Q memory the output comes N positions late; ``out.carry`` is the
-    input that belongs to it, so ``out.carry + out.value`` is a residual connection.
+    ``state, out = attention(state, x)`` has the signature that `jax.lax.scan` expects: the state
+    is passed in and returned. With a Q memory, the output comes N positions late; ``out.carry`` is
+    the input that belongs to it, so ``out.carry + out.value`` is a residual connection.
 
-    Heads are axes of their own in all parameters, so that they can be sharded.
+    All parameters have a separate axis for heads, which can be sharded.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class AttendreAttention:
     out
         (heads, head_dim, dim).
     table
-        Learned numbers of the position scheme (`T5Bias`); None if it has none.
+        Learned table of the position scheme (`T5Bias`); None if it has none.
     layer
         Memories, mask and position scheme: static.
 
@@ -86,7 +86,7 @@ class AttendreAttention:
         encoding: Encoding = NoPosition(),
         dtype: Any = jnp.float32,
     ) -> AttendreAttention:
-        """Draw parameters.
+        """Initialise parameters at random.
 
         Parameters
         ----------
@@ -97,12 +97,13 @@ class AttendreAttention:
         heads, kv_heads, head_dim
             Query heads, K/V heads (as many by default), width of a head (dim / heads).
         memory, policy, q_memory
-            A `KeyValueMemory`, its size M (then with a policy), or a `MemoryConfig` from
-            `preset`; a `DataOnlyMemory` or its size N.
+            A `KeyValueMemory`, its size M (then with a policy), a name such as
+            ``"attendre-causal:1024"``, or a `MemoryConfig` from `preset`; a `DataOnlyMemory` or
+            its size N.
         top_k, causal, encoding
             As in `AttendreLayer`.
         dtype
-            Of parameters and states; scores are float32 in any case (float64 with float64).
+            Dtype of parameters and states; scores are always float32 (float64 with float64).
         """
         kv_heads, head_dim = head_sizes(dim, heads, kv_heads, head_dim)
         memory = preset(memory) if isinstance(memory, str) else memory
@@ -159,7 +160,8 @@ class AttendreAttention:
         state
             For the next call.
         out
-            ``value`` is (batch, seq, dim), zeros where not valid; ``carry`` the input, as late.
+            ``value`` is (batch, seq, dim), zeros where not valid; ``carry`` is the input of the
+            same positions.
         """
         query, key, value = self._projected(x, state.kv.key.dtype)
         carry = x.astype(state.kv.key.dtype)

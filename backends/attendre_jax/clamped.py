@@ -1,12 +1,13 @@
-"""Terms that differ by distance, in compiled code: sorted keys, a block at a time.
+"""Terms for different distances, in compiled code: sorted keys, a block at a time.
 
 ::
 
     keys by position   | far . . . | far . near | near . . . |
     each block         one product   all three    one product      decided when the program runs
 
-Sorted by position, all but the blocks at the edges of a term are on one side, and are multiplied
-once. The blocks are few: compiled code holds every branch of each.
+With keys sorted by position, all pairs of a block need the same term and are multiplied once,
+except in blocks at the edges of a term. There are few blocks, because compiled code contains every
+branch of each.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _FAR = 2**30
 
 
 class _Sorted(NamedTuple):
-    """Pairs whose slots are sorted by position, empty ones last, and the order they come from."""
+    """Pairs with slots sorted by position, empty ones last; the sorting index; the logits."""
 
     pairs: Pairs
     index: Array
@@ -107,7 +108,7 @@ def _by_blocks(pairs: Pairs) -> Array:
 
 
 def _block(pairs: Pairs, part: slice) -> Array:
-    """Multiply one block for the one term that all of its pairs need, or for all terms."""
+    """Multiply one block for the single term that all its pairs need, or for all terms."""
     real = pairs.query_valid[:, None, None, :]
     at, held = pairs.key_place[:, :, part], pairs.key_valid[:, :, part]
     first = jnp.min(jnp.where(real, pairs.query_place, _FAR), axis=-1)
@@ -141,6 +142,6 @@ def _block(pairs: Pairs, part: slice) -> Array:
 
 
 def _inside(term: Term, lower: Array, upper: Array) -> Array:
-    """Tell whether ``lower`` reaches the low bound of a term, and ``upper`` is below the high."""
+    """Return whether ``lower`` reaches a term's low bound and ``upper`` is below its high bound."""
     inside = lower == lower if term.low is None else lower >= term.low
     return inside if term.high is None else inside & (upper < term.high)

@@ -1,8 +1,8 @@
-"""Call machine code from inside XLA: its interface for foreign functions, read word by word.
+"""Call Numba's machine code from XLA through its foreign function interface.
 
-XLA hands a handler the address of a C structure, the call frame, whose layout is part of a stable
-binary interface. Numba has no C structures, so fields are picked by their place, in words of eight
-bytes::
+XLA passes a handler the address of a C structure, the call frame, whose layout is part of a stable
+binary interface. Numba has no C structures, so fields are accessed by their offset in words of
+eight bytes::
 
     call frame   1 extensions  ...  7 number and 9 addresses of arguments, 12 and 14 of results
     extension    3 metadata: asks, once, for the version that the handler was written for
@@ -29,7 +29,7 @@ _FRAME, _EXTENSION, _METADATA, _BUFFER = 15, 4, 5, 6
 
 
 def _pointer(context: Any, address: Any, kind: Any) -> Any:
-    """Take an address for that of numbers of some type."""
+    """Cast an address to a pointer to numbers of some type."""
     result = types.CPointer(kind.dtype)
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -48,7 +48,7 @@ def _words(address: int, count: int) -> Any:
 
 @compiled()
 def _length(buffer: Any, axis: int) -> int:
-    """Return the length of an axis, the last being -1."""
+    """Return the length of an axis of a buffer."""
     axes = _words(buffer[5], buffer[4])
     return axes[axis]  # type: ignore[no-any-return]
 
@@ -92,7 +92,7 @@ def _attend(address: int) -> int:
 
 
 def handler_of_attend_rows() -> Any:
-    """Compile the handler and return its address as XLA takes it."""
+    """Compile the handler and return its address in a capsule, as XLA expects it."""
     handler = cfunc(types.int64(types.int64))(_attend.py_func)  # type: ignore[attr-defined]
     _KEPT.append(handler)
     capsule = ctypes.pythonapi.PyCapsule_New
@@ -101,5 +101,5 @@ def handler_of_attend_rows() -> Any:
     return capsule(handler.address, None, None)
 
 
-#: XLA calls these addresses as long as the process lives.
+#: Keeps the handlers alive: XLA may call their addresses until the process ends.
 _KEPT: list[Any] = []

@@ -1,4 +1,4 @@
-"""Attention over the top K in machine code, inside functions that JAX compiles for a CPU."""
+"""Top-K attention by Numba inside functions that JAX compiles for the CPU."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _WANTED: ContextVar[bool] = ContextVar("jax_machine_code", default=False)
 
 @contextmanager
 def machine_code() -> Iterator[None]:
-    """Let whatever is traced inside attend to the top K in machine code, on a CPU.
+    """Use the Numba kernel for top-K attention in functions traced inside a ``with`` block.
 
     Needs Numba: ``pip install 'attendre-core[compiled]'``. It is not the default because a program
-    that holds it cannot be exported: whoever loads it need not have it. Elsewhere than on a CPU, in
-    other types than float32 and in derivatives, all stays as it is. A query with a logit that is
-    not finite gives NaN. Functions that were traced before keep what they were traced with.
+    that contains it cannot be exported. It is used only on the CPU and for float32, and not in
+    derivatives. A query with a logit that is not finite gives NaN. Functions that were traced
+    before are not affected.
     """
     if not numba_kernels.installed():
         raise ConfigError(
@@ -47,19 +47,19 @@ def machine_code() -> Iterator[None]:
 def attend_top_k(
     logits: Array, value: Array, allowed: Array, k: int, order: Array, passes: int | None = None
 ) -> Any:
-    """Attend to the top K, inside `machine_code`; decline open shapes and other types."""
+    """Attend to the top K inside `machine_code`; decline symbolic shapes, and all but float32."""
     if not (_WANTED.get() and machine_code_allowed()):
         return NotImplemented
     fixed = all(isinstance(n, int) for x in (logits, value, allowed, order) for n in x.shape)
     if not fixed or logits.dtype != jnp.float32 or value.dtype != jnp.float32 or not logits.size:
         return NotImplemented
-    found: tuple[Array, Array, Array] = _attend(logits, value, allowed, k, order, passes)
-    return found
+    result: tuple[Array, Array, Array] = _attend(logits, value, allowed, k, order, passes)
+    return result
 
 
 def _plain(*given: Any) -> tuple[Array, Array, Array]:
-    found: tuple[Array, Array, Array] = op.plain(*given)  # type: ignore[attr-defined]
-    return found
+    result: tuple[Array, Array, Array] = op.plain(*given)  # type: ignore[attr-defined]
+    return result
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(3, 5))
@@ -70,12 +70,12 @@ def _attend(
         logits, value, allowed, order = arrays
         return _plain(logits, value, allowed, k, order, passes)
 
-    found: tuple[Array, Array, Array] = jax.lax.platform_dependent(
+    result: tuple[Array, Array, Array] = jax.lax.platform_dependent(
         *(logits, value, allowed, order),
         cpu=partial(_called, k=k, passes=passes),
         default=usual,
     )
-    return found
+    return result
 
 
 def _derivative(k: int, passes: int | None, primals: Any, tangents: Any) -> tuple[Any, Any]:
@@ -93,7 +93,7 @@ _attend.defjvp(_derivative)
 
 @cache
 def _register() -> None:
-    """Compile the handler and make it known to XLA, once."""
+    """Compile the handler and register it with XLA, once."""
     from attendre_jax.ffi_handler import handler_of_attend_rows
 
     jax.ffi.register_ffi_target(_TARGET, handler_of_attend_rows(), platform="cpu")
@@ -122,7 +122,7 @@ def _called(
 
 
 def _rows_of(array: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
-    """Return the different rows of an array that broadcasts to ``lead``, and which is where."""
+    """Return the rows of an array that broadcasts to ``lead``, and the row number at each place."""
     own = (1,) * (len(lead) + 1 - array.ndim) + array.shape[:-1]
     which = np.arange(int(np.prod(own)), dtype=np.int32).reshape(own)
     return array.reshape(-1, array.shape[-1]), np.broadcast_to(which, lead).reshape(-1)

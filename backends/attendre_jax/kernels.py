@@ -1,6 +1,6 @@
-"""Ops of `attendre_core.ops` in JAX's own words, where these are faster.
+"""Kernels of ops in JAX's own functions, where these are faster.
 
-Each returns what the generic op returns, the same indices on ties included.
+Each returns the same as the plain body of the op, the same indices for ties included.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from attendre_core.backend import Array
 __all__ = ["gather_slots", "kth_largest", "lowest", "take_rows", "write_slots"]
 
 
-@partial(jax.jit, static_argnames="count")  # or every eager call would compile its loops anew
+@partial(jax.jit, static_argnames="count")  # or every eager call would compile its loops again
 def lowest(primary: Array | None, order: Array, count: int) -> Array:
-    """Sort by two keys at once and keep the first."""
+    """Sort by two keys at once; if only a few are wanted, select them first."""
     index = lax.broadcasted_iota(jnp.int32, order.shape, order.ndim - 1)
     if primary is None:
         return lax.sort((order, index), num_keys=1)[1][..., :count]
@@ -32,7 +32,7 @@ def lowest(primary: Array | None, order: Array, count: int) -> Array:
 
 
 def _lowest_by_counting(primary: Array, order: Array, count: int) -> Array:
-    """Find by counting which entries are the lowest, and sort only those."""
+    """Find the lowest entries by counting, and sort only those."""
     bits = _ordered_bits(primary)
     wanted = jnp.full((*bits.shape[:-1], 1), count, dtype=jnp.int32)
     bound = _kth_smallest(bits, wanted)
@@ -48,9 +48,9 @@ def _lowest_by_counting(primary: Array, order: Array, count: int) -> Array:
 
     for _ in bits.shape[:-1]:
         put = jax.vmap(put)
-    found = put(place, index)
-    keys = [jnp.take_along_axis(x, found, axis=-1) for x in (bits, order)]
-    return lax.sort((*keys, found), num_keys=2)[2]
+    selected = put(place, index)
+    keys = [jnp.take_along_axis(x, selected, axis=-1) for x in (bits, order)]
+    return lax.sort((*keys, selected), num_keys=2)[2]
 
 
 def _ordered_bits(x: Array) -> Array:
@@ -60,7 +60,7 @@ def _ordered_bits(x: Array) -> Array:
 
 
 def _kth_smallest(x: Array, k: Array) -> Array:
-    """Find the k-th smallest of int32, (..., 1), by bisection; ``k`` is (..., 1)."""
+    """Find the k-th smallest of int32 numbers, (..., 1), by bisection; ``k`` is (..., 1)."""
 
     def unsettled(carry: tuple[Array, Array]) -> Any:
         return jnp.any(carry[0] < carry[1])
@@ -80,9 +80,9 @@ def _kth_smallest(x: Array, k: Array) -> Array:
 def kth_largest(x: Array, k: int) -> Array:
     """Find the k-th largest value, (..., 1), by bisection on the bits of the numbers.
 
-    Float bits, mapped so that their order is that of the numbers, are halved between the lowest
-    and the highest of a row until a threshold with exactly k entries at or above it is found,
-    or the k-th value itself. Counting is far cheaper than sorting, on CPU and TPU alike.
+    The bits are mapped to integers of the same order. Their range in each row is halved until a
+    threshold with exactly k entries at or above it is found, or the k-th value itself. Counting is
+    much cheaper than sorting.
     """
     if x.dtype != jnp.float32:
         return jnp.sort(x, axis=-1, descending=True)[..., k - 1 : k]
@@ -113,17 +113,17 @@ def kth_largest(x: Array, k: int) -> Array:
 
 
 def take_rows(table: Array, index: Array) -> Array:
-    """Take rows by an index of any shape, whose axes stay apart."""
+    """Take rows by an index of any shape, without flattening it."""
     return jnp.take(table, index, axis=0)
 
 
 def _over_lead(
     function: Callable[..., Array], lead: int, shared: int, more: int = 0
 ) -> Callable[..., Array]:
-    """Map a function of one array's slots, and an index, over the leading axes.
+    """Map a function of one array's slots and an index over the leading axes.
 
-    Explicit axes of a batch, unlike index arrays that name every row and head, let XLA see that
-    no row or head reads from another: on a mesh nothing is gathered.
+    Mapped axes, unlike index arrays that name every row and head, let XLA see that no row or head
+    reads from another: on a mesh, nothing is gathered.
 
     Parameters
     ----------
@@ -172,8 +172,8 @@ def write_slots(
     slots = arrays[0].shape[axis]
     single = index.shape[-1] == 1 < slots
     if single:
-        # XLA copies all slots to exchange a single one, but not for two that it reads before it
-        # writes: the next slot gets what it holds.
+        # XLA copies all slots to replace a single one, but not to replace two that it has read
+        # before: the next slot is rewritten with its own entry.
         index = jnp.concatenate([index, (index + 1) % slots], axis=-1)
     after = []
     for array, entries in zip(arrays, new, strict=True):

@@ -1,4 +1,4 @@
-"""The same attention as a module of flax nnx. Needs flax: ``pip install 'attendre-core[flax]'``."""
+"""Attention as a flax nnx module. Needs flax: ``pip install 'attendre-core[flax]'``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _NAMES = ("query", "key", "value", "out", "table")
 class AttendreAttention(nnx.Module):  # type: ignore[misc]
     """Self-attention over a memory of fixed size; the state is explicit, as in nnx's RNN cells.
 
-    ``state, out = attention(state, x)``. All that `attendre_jax.AttendreAttention` says holds
-    here too; its arrays are parameters (`nnx.Param`) of this module.
+    ``state, out = attention(state, x)``, as in `attendre_jax.AttendreAttention`, whose arrays are
+    the parameters (`nnx.Param`) of this module.
 
     Parameters
     ----------
     dim, heads
         Width of input and output, number of query heads.
     rngs
-        Its stream ``params`` draws the parameters.
+        Its stream ``params`` initialises the parameters.
     **settings
         As in `attendre_jax.AttendreAttention.create`.
 
@@ -57,7 +57,7 @@ class AttendreAttention(nnx.Module):  # type: ignore[misc]
 
     @property
     def pytree(self) -> attention.AttendreAttention:
-        """The parameters as they are now, in the pytree that computes with them."""
+        """The current parameters as an `attendre_jax.AttendreAttention`."""
         params = {name: getattr(self, name) for name in _NAMES}
         arrays = {name: None if p is None else p[...] for name, p in params.items()}
         return attention.AttendreAttention(**arrays, layer=self.layer)
@@ -87,9 +87,9 @@ class AttendreAttention(nnx.Module):  # type: ignore[misc]
 
 
 class Streaming(nnx.Module):  # type: ignore[misc]
-    """Hides the state of an `AttendreAttention`: ``out = streaming(x)``.
+    """An `AttendreAttention` that keeps its own state: ``out = streaming(x)``.
 
-    The state is a variable of the kind `nnx.Cache`; transforms of nnx carry it along.
+    The state consists of `nnx.Cache` variables, which nnx transforms propagate.
 
     Parameters
     ----------
@@ -123,12 +123,12 @@ class Streaming(nnx.Module):  # type: ignore[misc]
 
     @property
     def state(self) -> LayerState:
-        """What was read so far."""
+        """The current state."""
         state: LayerState = jax.tree.unflatten(self._shape, [leaf[...] for leaf in self._leaves])
         return state
 
     def set_state(self, new: LayerState) -> None:
-        """Go on from another state, as `state` returned it."""
+        """Continue from another state, as `state` returned it."""
         for leaf, value in zip(self._leaves, jax.tree.leaves(new), strict=True):
             leaf[...] = value
 
@@ -147,7 +147,7 @@ class Streaming(nnx.Module):  # type: ignore[misc]
         return out
 
     def reset(self, rows: Array | None = None) -> None:
-        """Forget single rows, boolean (batch,), or all of them."""
+        """Empty the rows where ``rows``, boolean (batch,), is True, or all of them."""
         state = self.state
         if rows is None:
             rows = jnp.ones_like(state.kv.valid[:, 0])

@@ -1,4 +1,4 @@
-"""Parameters of a zoo model as JAX trains them: random, flat, and nested again."""
+"""Parameters of a zoo model for training: initialised at random, flattened, nested again."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ __all__ = ["flat_parameters", "nested_parameters", "random_parameters"]
 
 
 def flat_parameters(architecture: Architecture, params: Params) -> dict[str, Array]:
-    """Name every parameter, shared ones once: what an optimiser should see.
+    """Return parameters by name, shared ones once, for an optimiser.
 
-    In a model's nested parameters a table that several layers share appears in each of them,
-    and an optimiser would let its copies drift apart.
+    In a model's nested parameters, a table that several layers share occurs in each of them, and
+    an optimiser would update the copies separately.
 
     Examples
     --------
@@ -42,10 +42,10 @@ def nested_parameters(architecture: Architecture, flat: dict[str, Array]) -> Par
 
 
 def random_parameters(architecture: Architecture, rng: Array, dtype: Any = jnp.float32) -> Params:
-    """Sample parameters for training from scratch.
+    """Initialise parameters for training from scratch.
 
-    Matrices are normal by the width of their input, embeddings and tables of positions by 0.02,
-    norms are 1, biases 0.
+    Matrices are normal with a standard deviation of 1/sqrt(width of the input), embeddings and
+    tables of positions with 0.02; norms are 1, biases 0.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def random_parameters(architecture: Architecture, rng: Array, dtype: Any = jnp.f
 
 
 def _name(tensor: Tensor) -> str:
-    """Return a name of its own for each parameter, parts of a fused tensor told apart."""
+    """Return a unique name for each parameter, also for parts of a fused tensor."""
     if tensor.rows is None:
         return tensor.name
     return f"{tensor.name}[{tensor.rows[0]}:{tensor.rows[1]}]"

@@ -1,8 +1,8 @@
-"""How ``KeyValueMemory(retrieval="approximate")`` finds the top K: bisection, or `approx_max_k`.
+"""Approximate top K for ``KeyValueMemory(retrieval="approximate")``: bisection or `approx_max_k`.
 
-Measured on a CPU (8 heads, 128 queries, K = 128), `jax.lax.approx_max_k` takes as long as an
-exact `top_k`, 20 times as long as 16 passes of bisection; so bisection is the default. XLA has an
-instruction of its own for it on TPUs, which we could not measure: there it can be chosen.
+On a CPU (8 heads, 128 queries, K = 128), `jax.lax.approx_max_k` takes as long as an exact `top_k`
+and 20 times as long as 16 passes of bisection, so bisection is the default. On TPUs, where XLA has
+a special instruction for it, we could not measure it; it can be chosen there.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ _RECALL: ContextVar[float | None] = ContextVar("approx_max_k", default=None)
 
 @contextmanager
 def approx_max_k(recall_target: float = 0.95) -> Iterator[None]:
-    """Find approximate top Ks by `jax.lax.approx_max_k` in what is compiled inside.
+    """Find the approximate top K by `jax.lax.approx_max_k` inside a ``with`` block.
 
-    Functions compiled before keep what they were compiled with. Each query then attends to all
-    of its exact top K and to a few more, as many as the K-th candidate lets in; bisection misses
-    a few instead.
+    Functions that were compiled before are not affected. Each query attends to its exact top K
+    and to a few more, all that reach the lowest of the K candidates; bisection misses a few
+    instead.
 
     Parameters
     ----------
     recall_target
-        Expected share of the top K among the candidates.
+        Expected share of the exact top K among the candidates.
 
     Examples
     --------
@@ -55,7 +55,7 @@ def approx_max_k(recall_target: float = 0.95) -> Iterator[None]:
 
 
 def approximate_threshold(logits: Array, allowed: Array, k: int, passes: int) -> Array:
-    """Return the lowest candidate of `approx_max_k`; decline where bisection was not replaced."""
+    """Return the lowest candidate of `jax.lax.approx_max_k`; decline unless it was chosen."""
     recall = _RECALL.get()
     if recall is None or k >= logits.shape[-1]:
         return NotImplemented

@@ -1,7 +1,7 @@
 """`jax.lax.scan` over chunks: one compiled step for inputs of any length.
 
-``jax.lax.scan(layer.step, state, chunks)`` works as it stands. What is here adds what training
-asks for: steps that are computed again in the backward pass, and truncated back-propagation.
+``jax.lax.scan(layer.step, state, chunks)`` works as it is. This module adds what training needs:
+steps that are recomputed in the backward pass, and truncated back-propagation.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def scan_chunks(
     encoding_params
         Learned arrays of a layer's position scheme.
     remat
-        Compute each step again in the backward pass (`jax.checkpoint`): only the states between
-        the chunks are kept.
+        Recompute each step in the backward pass (`jax.checkpoint`): only the states between the
+        chunks are stored.
     truncate
-        Gradients reach back over at most so many chunks: the state is cut off before chunk
-        ``truncate``, ``2 * truncate``, ... None never cuts.
+        Gradients reach back over at most this many chunks: the state is detached before chunk
+        ``truncate``, ``2 * truncate``, ... None never detaches.
 
     Returns
     -------
     state, outputs
-        After the last chunk; the outputs of all steps on a new first axis.
+        The state after the last chunk; the outputs of all steps on a new first axis.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def scan_chunks(
         )
     run = _step_of(step, encoding_params)
     if remat:
-        # Inside of a scan nothing can be shared with the forward pass anyway.
+        # Inside a scan, common subexpressions cannot be merged with the forward pass anyway.
         run = jax.checkpoint(run, prevent_cse=False)
     if truncate is None:
         result: tuple[Any, Any] = jax.lax.scan(run, state, chunks)
@@ -92,13 +92,13 @@ def scan_chunks(
 
 
 def compiled_step(layer: AttendreLayer, *, donate: bool = True) -> Callable[..., Any]:
-    """Compile ``step(state, chunk, encoding_params=None)``; the buffers of the state are reused.
+    """Compile ``step(state, chunk, encoding_params=None)`` of a layer.
 
     Parameters
     ----------
     donate
-        The state passed in is given up, so that the new one is written in its place: memory for
-        one state, not two, and nothing is copied.
+        The state that is passed in must not be used again: the new one reuses its buffers, which
+        takes memory for one state instead of two and copies nothing.
 
     Examples
     --------
@@ -134,8 +134,8 @@ def chunked_attention(
 ) -> Array:
     """Attend over a whole input through a memory of fixed size; a pure function.
 
-    What stands where a model calls full attention: the same shapes in and out, in input order,
-    the delay of waiting queries removed. The work grows with the length, not with its square.
+    A drop-in replacement for full attention in a model: the same shapes in and out, in input
+    order, without delay. The work grows with the length, not with its square.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def _step_of(step: AttendreLayer | Step, encoding_params: Any) -> Step:
 
 
 def _cut_where(flag: Array, state: Any) -> Any:
-    """Let no gradient pass where the flag is True; the numbers stay the same."""
+    """Stop gradients where the flag is True; values stay the same."""
 
     def cut(leaf: Array) -> Array:
         if not jnp.issubdtype(leaf.dtype, jnp.floating):

@@ -1,4 +1,4 @@
-"""States and chunks under names that `jax.export` can write into a file and find again."""
+"""Register states and chunks with `jax.export`, so that exported programs can contain them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ NAMED = (
 )
 
 for _kind in NAMED:
-    # The name goes into the file: it must not change when a class moves.
+    # The name is stored in the file: it must not change when a class moves.
     export.register_namedtuple_serialization(
         _kind, serialized_name=f"attendre_core.{_kind.__name__}"
     )

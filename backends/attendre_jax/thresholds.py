@@ -1,14 +1,15 @@
-"""Find a threshold above which K entries of a row lie, by counting, in few passes.
+"""Find a threshold that K entries of a row exceed, by counting, in few passes.
 
 ::
 
     a row, sorted      . . . . . . lo . . . K-th | . . hi . .
     counted above                  K + 3         K     2
 
-Each pass counts above two thresholds at once and keeps the third of the range in which the K-th
-entry lies. The first two are guessed from mean and spread of a part of the row, which leaves few
-entries between them when logits are spread like most are; whatever they are, the counts decide.
-When a row has hardly more than K above its threshold, the surplus is peeled off, smallest first.
+Each pass counts the entries above two thresholds and keeps the third of the range that contains the
+K-th entry. The first two thresholds are guessed from the mean and standard deviation of part of the
+row, which for typical logits leaves few entries between them; a bad guess only takes more passes.
+If a row has slightly more than K entries above its threshold, the surplus is removed, smallest
+first.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from attendre_core.ops import selection
 
 __all__ = ["top_k_threshold"]
 
-#: Half the distance of the first two thresholds, in standard deviations.
+#: Half the distance between the first two thresholds, in standard deviations.
 _MARGIN = 0.18
-#: A row with at most so many above its threshold too much is peeled instead of counted again.
+#: A surplus of at most this many entries is removed one by one instead of counting again.
 _PEELED = 3
-#: After so many passes some row has ties at its K-th entry, or a range that guessing cannot find.
+#: If this many passes are not enough, some row has ties at its K-th entry or an unusual range.
 _MOST_PASSES = 16
-#: Bytes of logits that stay close to a processor between passes.
+#: Bytes of logits that stay in a CPU's cache between passes.
 _BLOCK = 2**21
 
 
 class _Range(NamedTuple):
-    """Where the thresholds of some rows lie, each (..., 1); ``above_low`` counts entries."""
+    """Ranges of the thresholds of rows, each (..., 1); ``above_low`` counts entries above low."""
 
     passes: Array
     low: Array
@@ -45,12 +46,12 @@ class _Range(NamedTuple):
     above_low: Array
 
 
-@partial(jax.jit, static_argnames="k")  # or every eager call would compile its loops anew
+@partial(jax.jit, static_argnames="k")  # or every eager call would compile its loops again
 def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
-    """Find threshold and oldest order as the op does, some queries at a time.
+    """Find threshold and oldest order, some queries at a time.
 
-    A CPU then holds in its cache what the passes read again and again. The axes of rows and
-    heads, which a mesh of devices may share out, are left alone.
+    A CPU then keeps in its cache what every pass reads. The axes of rows and heads, which may be
+    sharded over devices, are not split.
     """
     axis = masked.ndim - 2
     block = _queries_at_a_time(masked)
@@ -74,9 +75,9 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> tuple[Array, Array]:
 
 
 def _queries_at_a_time(x: Array) -> int:
-    """Return how many queries a CPU holds in its cache; 0 = all there are, or not known.
+    """Return for how many queries the logits fit into a CPU's cache; 0 = do not split.
 
-    Accelerators take all at once, and an exported program may leave lengths open.
+    Accelerators take all queries at once, and an exported program may have symbolic lengths.
     """
     if x.ndim < 2 or jax.default_backend() != "cpu" or not all(isinstance(n, int) for n in x.shape):
         return 0
@@ -90,14 +91,14 @@ def _queries_at_a_time(x: Array) -> int:
 
 
 def _of_block(x: Array, k: int, order: Array) -> tuple[Array, Array]:
-    """Count; where that does not settle all rows, or ties must be broken, do as the op does."""
+    """Find thresholds by counting; if some row is not settled, or has ties, by rank."""
     low = _threshold(x, k=k)
     number = _sum(jnp.where(x > low, 1.0, 0.0).astype(x.dtype))
     sure = jnp.all((number == k) | (jnp.isneginf(low) & (number < k)))
     none = jnp.full(low.shape, jnp.iinfo(jnp.int32).max, jnp.int32)
 
     def exact() -> tuple[Array, Array]:
-        # Tied to a result of this block, or XLA would prepare it outside of the branch.
+        # Made to depend on this block's result, or XLA would hoist it out of the branch.
         row, orders, _ = lax.optimization_barrier((x, order, low))
         return _by_rank(row, k, orders)
 
@@ -106,7 +107,7 @@ def _of_block(x: Array, k: int, order: Array) -> tuple[Array, Array]:
 
 
 def _by_rank(row: Array, k: int, order: Array) -> tuple[Array, Array]:
-    """Return the K-th value; look for the oldest entry that fits only where others are equal."""
+    """Return the K-th value; break ties only if more than K entries reach it."""
     threshold = selection.kth_largest(row, k)
     surplus = jnp.any(jnp.sum(row >= threshold, axis=-1, dtype=jnp.int32) > k)
     all_fit = jnp.full(threshold.shape, -jnp.iinfo(jnp.int32).max, jnp.int32)
@@ -124,7 +125,7 @@ def _threshold(x: Array, *, k: int) -> Array:
     mean, spread = _guess(x)
     at = NormalDist().inv_cdf(1 - k / x.shape[-1])
     first = (mean + (at - _MARGIN) * spread, mean + (at + _MARGIN) * spread)
-    nowhere = jnp.full_like(mean, jnp.inf)
+    infinity = jnp.full_like(mean, jnp.inf)
 
     def unsettled(found: _Range) -> Array:
         wide = (found.above_low > k + _PEELED) & (found.low < found.high)
@@ -144,7 +145,7 @@ def _threshold(x: Array, *, k: int) -> Array:
             jnp.where(more, above_upper, jnp.where(enough, above_lower, above_low)),
         )
 
-    everything = _Range(jnp.int32(0), -nowhere, nowhere, nowhere)
+    everything = _Range(jnp.int32(0), -infinity, infinity, infinity)
     _, low, _, above = lax.while_loop(unsettled, narrow, everything)
 
     def surplus(carry: tuple[Array, Array]) -> Array:
@@ -161,7 +162,7 @@ def _threshold(x: Array, *, k: int) -> Array:
 
 
 def _guess(x: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation of what a quarter of each row holds."""
+    """Return mean and standard deviation of the first quarter of each row."""
     part = x[..., : max(x.shape[-1] // 4, 1)]
     real = ~jnp.isneginf(part)
     held = jnp.where(real, part, 0.0)
@@ -171,7 +172,7 @@ def _guess(x: Array) -> tuple[Array, Array]:
 
 
 def _next_two(low: Array, high: Array, step: Array) -> tuple[Array, Array]:
-    """Cut a range into thirds; one that is open on a side is searched in growing steps."""
+    """Divide a range into thirds; search a half-open range in growing steps."""
     third = (high - low) / 3.0
     down, up = jnp.isneginf(low), jnp.isposinf(high)
     lower = jnp.where(down, high - 2.0 * step, jnp.where(up, low + 0.5 * step, low + third))
@@ -180,7 +181,7 @@ def _next_two(low: Array, high: Array, step: Array) -> tuple[Array, Array]:
 
 
 def _count_above(x: Array, lower: Array, upper: Array) -> tuple[Array, Array]:
-    """Count the entries above two thresholds, as floats: both counts in the digits of one sum."""
+    """Count the entries above two thresholds, as floats, if possible in the digits of one sum."""
     base = 2.0 ** x.shape[-1].bit_length()
     if x.shape[-1] * (base + 1.0) >= 2.0 ** (jnp.finfo(x.dtype).nmant + 1):
         return tuple(_sum(jnp.where(x > t, 1.0, 0.0).astype(x.dtype)) for t in (lower, upper))

@@ -1,4 +1,4 @@
-"""What JAX does with functions, by the names of `attendre_core.Backend.transforms`."""
+"""JAX's transforms of functions, named as in `attendre_core.backend.Backend`."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def exported(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any
 
 
 def transforms() -> dict[str, Callable[..., Any]]:
-    """Return the transforms that work here; writing an exported function needs flatbuffers."""
-    found: dict[str, Callable[..., Any]] = {
+    """Return the available transforms; export needs the package flatbuffers."""
+    available: dict[str, Callable[..., Any]] = {
         "grad": jax.grad,
         "scan": jax.lax.scan,
         "vmap": jax.vmap,
     }
     if find_spec("flatbuffers") is not None:
-        found["export"] = exported
-    return found
+        available["export"] = exported
+    return available

@@ -1,4 +1,4 @@
-"""attendre-core on PyTorch: modules, models that train, and the backend with its kernels."""
+"""attendre-core on PyTorch: modules, trainable models, and the backend with its kernels."""
 
 from attendre_core.lazy import attach
 

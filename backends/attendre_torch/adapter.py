@@ -18,7 +18,7 @@ from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
 
-# Switches are context variables, which Dynamo cannot trace: a trace keeps what they were.
+# Dynamo cannot trace context variables: a trace treats the switches as constants.
 torch.compiler.assume_constant_result(core.generic_only)
 torch.compiler.assume_constant_result(core.machine_code_allowed)
 
@@ -66,7 +66,7 @@ def backend() -> Backend:
 
 
 def _machine_code() -> dict[str, Callable[..., Any]]:
-    """Return the kernels that need a compiler, if it is installed."""
+    """Return the kernels that need Numba, if it is installed."""
     if not numba_kernels.installed():
         return {}
     from attendre_torch import machine_code
@@ -81,7 +81,7 @@ def _machine_code() -> dict[str, Callable[..., Any]]:
 
 def _to_numpy(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().cpu()
-    if tensor.dtype == torch.bfloat16:  # NumPy has no such type; float32 holds every value
+    if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16; float32 represents every value
         tensor = tensor.float()
     return tensor.numpy()
 
@@ -110,8 +110,8 @@ def _share(array: Any, dtype: str | None = None) -> torch.Tensor:
 def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
     """Compile to one graph, without code generation: seconds instead of minutes.
 
-    Whether a step traces, and computes the same when traced, does not depend on the code
-    generator; for speed call ``torch.compile`` yourself.
+    Whether a step can be traced, and gives the same when traced, does not depend on the code
+    generator. For speed, use `compiled_step` or ``torch.compile``.
     """
     compiled: Callable[..., Any] = torch.compile(function, fullgraph=True, backend="aot_eager")
     return compiled

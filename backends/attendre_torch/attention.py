@@ -1,4 +1,4 @@
-"""Attention over a memory of fixed size as an ``nn.Module``, used as ``nn.GRU`` is.
+"""Attention over a memory of fixed size as an ``nn.Module``, used like ``nn.GRU``.
 
 ::
 
@@ -30,7 +30,7 @@ __all__ = ["AttendreAttention", "AttentionOutput"]
 
 
 class AttentionOutput(NamedTuple):
-    """What comes out of `AttendreAttention.step`: N positions late, only the valid ones real.
+    """What `AttendreAttention.step` returns, N positions late; only valid positions are real.
 
     Attributes
     ----------
@@ -39,7 +39,7 @@ class AttentionOutput(NamedTuple):
     carry
         (batch, seq, any): what was passed as ``carry`` for these positions; or None.
     position, valid, document
-        (batch, seq): which positions these are, which of them are real, and their document.
+        (batch, seq): the positions, which of them are valid, and their document.
     metadata
         What was passed as ``metadata`` for these positions.
     """
@@ -58,10 +58,10 @@ make_known(AttentionOutput)
 class AttendreAttention(nn.Module):  # type: ignore[misc]
     """Self-attention over a memory of fixed size, with queries that may wait for their future.
 
-    ``out, state = attention(x, state)``: the state is passed in and returned, None starts afresh.
-    Without a Q memory ``out`` belongs to ``x``. With one it comes N positions late, so that a
-    model must know where its outputs stand and let the residual stream wait, too: use `step`,
-    or `run` for a whole sequence in order.
+    ``out, state = attention(x, state)``: the state is passed in and returned; None starts a new
+    one. Without a Q memory, ``out`` belongs to ``x``. With one, it comes N positions late, so a
+    model must know the positions of its outputs and delay the residual stream too: use `step`, or
+    `run` for a whole sequence in order.
 
     Parameters
     ----------
@@ -71,10 +71,9 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         Query heads, K/V heads (as many by default), width of a head (dim / heads by default).
     memory
         A `KeyValueMemory`, its size M, a name such as ``"attendre-causal:1024"``, or a
-        `MemoryConfig` from `preset`; the last two bring policy,
-        Q memory and top K, too.
+        `MemoryConfig` from `preset`; the last two also set policy, Q memory and top K.
     policy
-        Who goes when the memory is full, where ``memory`` is a size.
+        Decides what is evicted when the memory is full; only if ``memory`` is a size.
     q_memory
         A `DataOnlyMemory`, or its size N; None or 0 attends at once.
     top_k, causal, encoding
@@ -82,13 +81,13 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     bias
         Whether the linear maps have biases.
     detach
-        Cut the graph of a state that is passed in: no gradient flows into earlier chunks.
+        Detach the state that is passed in: no gradient flows into earlier chunks.
     checkpoint
-        Compute a step again in the backward pass instead of keeping what it computed: less
-        memory, more time, the same gradients.
+        Recompute a step in the backward pass instead of storing its activations: less memory,
+        more time, the same gradients.
     device, dtype
-        Of the parameters. States are made in this dtype, or in that of autocast; scores are
-        float32 in any case (float64 with float64).
+        Device and dtype of the parameters. States have this dtype, or that of autocast; scores
+        are always float32 (float64 with float64).
 
     Examples
     --------
@@ -144,7 +143,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         return self.layer.delay
 
     def extra_repr(self) -> str:
-        """Say what the linear maps do not."""
+        """Describe the sizes and the memory."""
         shown = f"{self.dim}, heads={self.heads}, kv_heads={self.kv_heads}, "
         return shown + f"memory={self.layer.kv_memory}, delay={self.delay}"
 
@@ -165,12 +164,13 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         Parameters
         ----------
         carry
-            An example of the residual stream that will wait with the queries, or its width;
-            None = there is none.
+            An example of the residual stream that waits with the queries, or its width; None = no
+            residual stream.
         documents, metadata, chunk
             As in `AttendreLayer.init`.
         dtype
-            Of keys, values and queries: that of autocast where it is on, or of the parameters.
+            Dtype of keys, values and queries; by default that of autocast if it is on, else that
+            of the parameters.
         """
         weight = self.key.weight
         kind = working_dtype(weight) if dtype is None else dtype
@@ -194,11 +194,11 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         return LayerState(state.kv, layer.q_memory.init(waiting))
 
     def reset(self, state: LayerState, rows: Tensor) -> LayerState:
-        """Forget single rows, e.g. where a new document begins; ``rows`` is boolean, (batch,)."""
+        """Empty the rows where ``rows``, boolean (batch,), is True, e.g. for a new document."""
         return self.layer.reset(state, rows)
 
     def reorder(self, state: LayerState, index: Tensor) -> LayerState:
-        """Take row ``index[i]`` as row i, for beam search."""
+        """Return row ``index[i]`` as row i, for beam search."""
         return self.layer.reorder(state, index)
 
     # ---------------------------------------------------------------- steps
@@ -220,12 +220,12 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         x
             (batch, seq, dim).
         state
-            From the last call; None starts afresh.
+            From the last call; None starts a new one.
         position, valid, document
             (batch, seq), as in `Chunk`.
         donate
-            The state passed in is given up: where no gradient is recorded, the new one takes
-            over its memory.
+            The caller will not use ``state`` again: if no gradient is recorded, the new one
+            reuses its memory.
 
         Returns
         -------
@@ -251,14 +251,14 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         metadata: Any = None,
         donate: bool = False,
     ) -> tuple[AttentionOutput, LayerState]:
-        """Do what `forward` does, and say where the outputs stand.
+        """Like `forward`, but also return the positions of the outputs, and what waited with them.
 
         Parameters
         ----------
         carry
-            (batch, seq, any): the residual stream, to come out with its query.
+            (batch, seq, any): the residual stream, which comes out with its query.
         metadata
-            Anything (batch, seq, ...), nested, to come out with its query.
+            Any nested tensors (batch, seq, ...), which come out with their query.
         """
         if x.ndim != 3 or x.shape[2] != self.dim:
             checks.shape(
@@ -286,7 +286,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         return self._finished(out), state
 
     def drain(self, state: LayerState, chunk: int) -> tuple[AttentionOutput, LayerState]:
-        """Do what `flush` does, ``chunk`` queries at a time, in less memory."""
+        """Like `flush`, but ``chunk`` queries at a time, which takes less memory."""
         with without_autocast(state.kv.key):
             state, out = self.layer.drain(state, chunk, encoding_params=self.table)
         return self._finished(out), state
@@ -300,7 +300,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         document: Tensor | None = None,
         detach_every: int | None = None,
     ) -> tuple[Tensor, LayerState]:
-        """Read a whole sequence chunk by chunk; the output in input order, the delay removed.
+        """Read a whole sequence chunk by chunk; return the output in input order, without delay.
 
         Parameters
         ----------
@@ -311,7 +311,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         valid, document
             (batch, length): rows may begin, pause and end at different times.
         detach_every
-            Cut the graph after so many chunks; None never does.
+            Detach the state after every so many chunks; None never does.
 
         Returns
         -------
@@ -340,7 +340,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         return self._finished(out), state
 
     def _finished(self, out: LayerOutput) -> AttentionOutput:
-        """Mix the heads; what is not real stays zero, whatever the bias."""
+        """Apply the output projection; invalid positions stay zero, also with a bias."""
         merged = out.value.flatten(2).to(working_dtype(self.out.weight))
         y = self.out(merged)
         if self.out.bias is not None:

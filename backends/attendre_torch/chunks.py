@@ -26,7 +26,7 @@ def read_in_chunks(
     document: Tensor | None,
     detach_every: int | None,
 ) -> tuple[Tensor, LayerState]:
-    """Do what `AttendreAttention.run` promises."""
+    """Implement `AttendreAttention.run`."""
     where = "AttendreAttention.run"
     checks.whole_number(where, "chunk", chunk, least=1, hint="128 is the paper's choice.")
     if detach_every is not None:

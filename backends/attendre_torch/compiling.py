@@ -1,4 +1,4 @@
-"""Compile a layer's step once, and call it without asking again what cannot have changed."""
+"""Compile a layer's step, and skip the checks of what cannot have changed."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ def compiled_step(
     """Compile `AttendreLayer.step` into one graph.
 
     ``torch.compile(layer.step)`` works as well, but before every call it compares the layer and
-    all its settings with those it was compiled for, which takes as long as a third of the rest of
-    a step beside its attention. A layer is frozen, so this looks only at what can change: shapes,
-    dtypes, devices, which fields of the chunk are there, and whether gradients are recorded.
+    all its settings with those it was compiled for. Next to the time of a step without attention,
+    that is about a third. A layer is frozen, so this checks only what can change: shapes, dtypes,
+    devices, which fields of the chunk are None, and whether gradients are recorded.
 
     Parameters
     ----------
     layer
-        Compiled as it is.
+        The layer whose step is compiled.
     donate
-        States that go in are used up: their slots are overwritten where no gradient is recorded.
+        States that are passed in must not be used again: their slots are overwritten if no
+        gradient is recorded.
     encoding_params
         Learned arrays of the encoding.
     backend
-        Of ``torch.compile``.
+        The backend of ``torch.compile``.
 
     Returns
     -------
@@ -61,19 +62,19 @@ def compiled_step(
 
     def step(state: LayerState, chunk: Chunk) -> tuple[LayerState, LayerOutput]:
         chunk = Chunk(*chunk)
-        found = (
+        kind = (
             *(field is None for field in chunk),
             state.queue is None,
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled(chunk.query.device.type),
         )
-        program = programs.get(found)
+        program = programs.get(kind)
         if program is None:
-            # Nested metadata may change in ways that the flags above do not show.
+            # The structure of nested metadata may change, which the key above does not include.
             plain = chunk.metadata is None and state.kv.aux is None
             options = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
-            program = programs[found] = torch.compile(
+            program = programs[kind] = torch.compile(
                 _with_own_code(run), fullgraph=True, dynamic=False,
                 backend=backend, options=options if plain else None,
             )  # fmt: skip
@@ -85,8 +86,8 @@ def compiled_step(
 def _with_own_code(function: Any) -> Any:
     """Copy a function together with its code.
 
-    PyTorch keeps compiled programs by the code of a function, which closures of one definition
-    share: without asking for the layer it would take the program of another one.
+    PyTorch caches compiled programs by a function's code, which all closures of one definition
+    share: without a check of the layer, it would run the program of another layer.
     """
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)

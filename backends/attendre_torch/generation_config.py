@@ -1,4 +1,4 @@
-"""What a GenerationConfig of transformers asks for, in the words of `Model.generate`."""
+"""Translate a GenerationConfig of transformers to the arguments of `Model.generate`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from attendre_core.errors import ConfigError
 
 __all__ = ["Wishes", "end_tokens", "new_tokens", "wishes_of"]
 
-#: What transformers does when neither model nor user says anything.
+#: Defaults of transformers.
 _NEW_TOKENS, _TOP_K = 20, 50
-#: Settings that change what is written and that `Model.generate` does not know, with the values
-#: that leave it as it is, beside None.
+#: Settings that change the output and that `Model.generate` does not support, with the values,
+#: besides None, that have no effect.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
     "begin_suppress_tokens": ([],),
@@ -42,13 +42,13 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "typical_p": (1.0,),
     "watermarking_config": (),
 }
-#: They matter only when tokens are sampled, or only when there are beams.
+#: Settings that matter only when sampling, or only with beam search.
 _SAMPLING = ("epsilon_cutoff", "eta_cutoff", "min_p", "top_h", "typical_p")
 _BEAMS = ("diversity_penalty", "early_stopping", "num_beam_groups")
 
 
 class Wishes(NamedTuple):
-    """How a model wants to write; fields as in `Model.generate`."""
+    """How a model should generate; fields as in `Model.generate`."""
 
     temperature: float
     top_p: float
@@ -72,13 +72,13 @@ def end_tokens(config: Any) -> tuple[int, ...]:
 
 
 def new_tokens(config: Any, read: Callable[[], int]) -> int:
-    """Return how many tokens to write.
+    """Return how many tokens to generate.
 
     Parameters
     ----------
     read
-        Tells how many tokens ``max_length`` counts that are there already: the prompt, or the
-        start token of an encoder-decoder.
+        Returns how many existing tokens ``max_length`` includes: those of the prompt, or the start
+        token of an encoder-decoder.
 
     Examples
     --------
@@ -101,17 +101,17 @@ def new_tokens(config: Any, read: Callable[[], int]) -> int:
 
 
 def wishes_of(config: Any, never: tuple[int, ...] = ()) -> Wishes:
-    """Read a GenerationConfig; None is one that sets nothing.
+    """Read a GenerationConfig; None = all defaults.
 
     Parameters
     ----------
     never
-        Tokens that the architecture never writes, whatever the configuration says.
+        Tokens that the architecture never generates, whatever the configuration says.
 
     Raises
     ------
     ConfigError
-        It asks for something that `Model.generate` cannot do: nothing is left out in silence.
+        If it sets something that `Model.generate` does not support; nothing is ignored silently.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""A model of transformers that is in memory already, read through memories of fixed size.
+"""Use a loaded transformers model with memories of fixed size.
 
-Nothing of transformers is imported or changed: its configuration says what the model is, its
-``state_dict`` holds the weights, and these are shared.
+transformers itself is neither imported nor changed: the model's configuration gives the
+architecture, and its ``state_dict`` the weights, which are shared.
 """
 
 from __future__ import annotations
@@ -35,35 +35,36 @@ def from_transformers(
     tokenizer: Any = None,
     attention: Literal["causal", "prefix"] | None = None,
 ) -> TransformersModel:
-    """Read through memories with a model that transformers has loaded.
+    """Use a model that transformers has loaded with memories of fixed size.
 
     Parameters
     ----------
     model
-        A ``PreTrainedModel`` of a type that `attendre_core.zoo` knows, e.g. Llama, Mistral,
-        Qwen2, Qwen3, Gemma 3, T5 or BERT. transformers 5.0 up to, not including, 6 is tested.
+        A ``PreTrainedModel`` of a type that `attendre_core.zoo` supports, e.g. Llama, Mistral,
+        Qwen2, Qwen3, Gemma 3, T5 or BERT. Tested with transformers 5.0 up to, but not including,
+        6.
     memory
         The memories, as in `attendre_core.load`; None is full attention.
     tokenizer
-        Of transformers, for text in and out; None = token ids only.
+        A tokenizer of transformers, for text in and out; None = token ids only.
     attention
         ``"prefix"`` lets a decoder read its prompt in both directions.
 
     Returns
     -------
     TransformersModel
-        A `Model` whose parameters are those of ``model``, not copies: train one and the other
-        has changed, too. It writes as ``model.generation_config`` says.
+        A `Model` that shares its parameters with ``model``: training one changes the other. It
+        generates as ``model.generation_config`` says.
 
     Raises
     ------
     CheckpointError
-        The type of model is not known, or its weights are not plain tensors (quantised,
+        If the type of model is not supported, or its weights are not plain tensors (quantised,
         offloaded, wrapped).
     """
     checkpoint = _LoadedModel(model)
     architecture = architecture_of(checkpoint.config)
-    # The tensors are there: nothing is converted on their way into the parameters.
+    # The tensors are already in memory: load them without converting.
     torch_as_it_is = replace(backend("torch"), share=_as_it_is)
     try:
         params, dtype = load_parameters(
@@ -87,12 +88,12 @@ def from_transformers(
 
 
 class TransformersModel(Model):
-    """A `Model` that shares its parameters with one of transformers; made by `from_transformers`.
+    """A `Model` that shares its parameters with a transformers model; see `from_transformers`.
 
     Attributes
     ----------
     generation_config
-        The model's own; `generate` follows it. None for models that write nothing.
+        The model's own, which `generate` follows; None for models that do not generate.
     """
 
     def __init__(
@@ -115,7 +116,7 @@ class TransformersModel(Model):
 
     @property
     def end(self) -> tuple[int, ...]:
-        """Token ids that end a text: those of ``generation_config``, unless they were set here."""
+        """Token ids that end a text: those of ``generation_config``, unless set here."""
         if self._end is not None:
             return self._end
         if self.generation_config is None:
@@ -148,18 +149,18 @@ class TransformersModel(Model):
         stop: Sequence[str] | None = None,
         on_token: OnToken | None = None,
     ) -> Any:
-        """Continue a prompt, or answer it, as `Model.generate` does.
+        """Continue a prompt, or answer it, like `Model.generate`.
 
-        What is None is taken from ``generation_config``: ``max_new_tokens`` (or ``max_length``,
-        the prompt included; 20 if neither is set), ``do_sample`` with ``temperature``,
-        ``top_p`` and ``top_k``, ``num_beams``, ``length_penalty``, ``stop_strings``,
-        ``eos_token_id``. A temperature of 0 turns sampling off.
+        Arguments that are None are taken from ``generation_config``: ``max_new_tokens`` (or
+        ``max_length``, which includes the prompt; 20 if neither is set), ``do_sample`` with
+        ``temperature``, ``top_p`` and ``top_k``, ``num_beams``, ``length_penalty``,
+        ``stop_strings``, ``eos_token_id``. A temperature of 0 turns sampling off.
 
         Raises
         ------
         ConfigError
-            The configuration asks for something that cannot be done here, such as a repetition
-            penalty; the message says how to go on without it.
+            If the configuration sets something that is not supported, such as a repetition
+            penalty; the message says how to continue without it.
         """
         never = self.architecture.never if isinstance(self.architecture, EncoderDecoder) else ()
         own = wishes_of(self.generation_config, never)
@@ -177,14 +178,14 @@ class TransformersModel(Model):
         )
 
     def _read_before(self, prompt: Any) -> int:
-        """Return how many tokens ``max_length`` counts before the first new one."""
+        """Return how many tokens ``max_length`` includes before the first new one."""
         if isinstance(self.architecture, EncoderDecoder):
             return 1
         return max(len(row) for row in self._rows("generate", prompt))
 
 
 class _LoadedModel:
-    """The weights and the configuration of a model in memory, as a loader sees a checkpoint."""
+    """A model in memory with the interface of a checkpoint."""
 
     def __init__(self, model: Any) -> None:
         self.where = type(model).__name__
@@ -202,28 +203,28 @@ class _LoadedModel:
         _check_device(self.where, self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """Return the shape of a tensor; None if there is no such tensor."""
+        """Return the shape of a tensor; None if it does not exist."""
         found = self._tensors.get(name)
         return None if found is None else tuple(found.shape)
 
     def read(self, name: str) -> Stored:
-        """Return a tensor, the very one."""
+        """Return a tensor itself, not a copy."""
         tensor = self._tensors[name]
         return Stored(tensor, dtype_name(tensor.dtype))
 
 
 class _Tokenizer:
-    """A tokenizer of transformers in the words of the zoo."""
+    """A tokenizer of transformers with the interface of the zoo."""
 
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
     def encode(self, text: str) -> list[int]:
-        """Turn a text into token ids, special ones included."""
+        """Convert a text to token ids, including special ones."""
         return [int(token) for token in self._inner.encode(text)]
 
     def decode(self, tokens: list[int]) -> str:
-        """Turn token ids into text, special ones left out."""
+        """Convert token ids to text, without special ones."""
         return str(self._inner.decode(tokens, skip_special_tokens=True))
 
 
@@ -232,7 +233,7 @@ def _as_it_is(tensor: Tensor, dtype: str | None = None) -> Tensor:
 
 
 def _check_device(where: str, tensors: dict[str, Tensor]) -> None:
-    """Refuse weights on another device than the one where new tensors are made."""
+    """Refuse weights that are not on the default device, where new tensors are made."""
     found = {str(tensor.device) for tensor in tensors.values()}
     expected = str(torch.get_default_device())
     if found - {expected}:

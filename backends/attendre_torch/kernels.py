@@ -1,7 +1,7 @@
-"""Ops of `attendre_core.ops` in PyTorch's own words, where these are faster.
+"""Kernels of ops in PyTorch's own functions, where these are faster.
 
-Each returns what the generic op returns, the same indices on ties included. All of them trace
-under ``torch.compile`` and differentiate where the op has a gradient.
+Each returns the same as the plain body of the op, the same indices for ties included. All of them
+can be traced by ``torch.compile``, and differentiated where the op has a gradient.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ __all__ = [
 
 
 def bounded(x: Tensor, bound: float) -> Tensor:
-    """Bring numbers into bounds; NaN becomes the lowest."""
+    """Clip numbers; NaN becomes the lowest."""
     return torch.nan_to_num(x, -bound, bound, -bound).clamp(-bound, bound)
 
 
 def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
-    """Select by one 64-bit key that holds both: the score's bits above, the order below.
+    """Select by a 64-bit key with the bits of ``primary`` above those of ``order``.
 
-    The keys are all different, so it does not matter how ``topk`` treats equal ones.
+    The keys are distinct, so it does not matter how ``topk`` breaks ties.
     """
     if primary is None:
         key = order.to(torch.int64)
@@ -59,12 +59,12 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
 
 
 def _all(flags: Tensor) -> bool:
-    """Tell whether all flags are True, as bytes: many times faster than as flags."""
+    """Return whether all flags are True; as bytes, which is many times faster."""
     return bool(flags.view(torch.uint8).amin()) if flags.numel() else True
 
 
 def _some(flags: Tensor) -> Tensor:
-    """Tell which rows have a True flag, (..., 1)."""
+    """Return which rows have a True flag, (..., 1)."""
     return flags.view(torch.uint8).amax(-1, keepdim=True).view(torch.bool)
 
 
@@ -80,16 +80,16 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
-    """Look at the sum first: one pass, and no tensor of flags."""
+    """Check the sum first: one pass, and no tensor of flags."""
     if not readable(x) or not math.isfinite(x.detach().sum().item()):
         return NotImplemented
     return torch.ones([x.shape[axis] for axis in keep], dtype=torch.bool, device=x.device)
 
 
 def count_true(flags: Tensor, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:
-    """Add flags up without turning them into numbers first.
+    """Sum booleans directly.
 
-    Compiled code adds numbers of 32 bits: a third faster, and exact below 2**24 flags.
+    Compiled code sums float32 numbers: a third faster, and exact below 2**24 flags.
     """
     if torch.compiler.is_compiling() and isinstance(axis, int) and flags.shape[axis] < 2**24:
         return flags.to(torch.float32).sum(axis, keepdim=keepdims).to(torch.int32)
@@ -97,10 +97,10 @@ def count_true(flags: Tensor, *, axis: int | tuple[int, ...], keepdims: bool = F
 
 
 def running_count(flags: Tensor) -> Tensor:
-    """Count flags along the last axis; the compat layer's own version makes Dynamo warn.
+    """Count flags along the last axis; array-api-compat's own version makes Dynamo warn.
 
-    Counted in 64 bits: where all flags are known, the compiler replaces a cumulative sum by a
-    range of 64-bit numbers, whatever type was asked for.
+    Counted in 64 bits: if all flags are known, the compiler replaces the cumulative sum by a range
+    of 64-bit numbers, whatever dtype was requested.
     """
     return torch.cumsum(flags, dim=-1).to(torch.int32)
 
@@ -108,7 +108,7 @@ def running_count(flags: Tensor) -> Tensor:
 def kth_largest(x: Tensor, k: int) -> Tensor:
     """Return the k-th largest value, (..., 1).
 
-    NumPy's selection takes half the time of PyTorch's, or less, and reads the same memory.
+    NumPy's selection takes at most half the time of PyTorch's, and shares the memory.
     """
     place = x.shape[-1] - k
     numbers = numbers_of(x)
@@ -119,7 +119,7 @@ def kth_largest(x: Tensor, k: int) -> Tensor:
 
 
 def _aligned(index: Tensor, lead: torch.Size) -> Tensor:
-    """Give an index (or flags) the leading axes of an array: (B, S) to (B, G, S)."""
+    """Broadcast an index (or flags) to the leading axes of an array: (B, S) to (B, G, S)."""
     if index.shape[:-1] == lead:
         return index
     missing = len(lead) + 1 - index.ndim
@@ -128,7 +128,7 @@ def _aligned(index: Tensor, lead: torch.Size) -> Tensor:
 
 
 def _rows(index: Tensor, slots: int) -> Tensor:
-    """Return where whole entries stand once leading axes and slots are one axis."""
+    """Return the indices of whole entries after flattening leading axes and slots into one."""
     lead = index.shape[:-1].numel()
     first = torch.arange(0, lead * slots, slots, device=index.device)
     return (index.reshape(lead, -1) + first[:, None]).reshape(-1)
@@ -155,7 +155,7 @@ def write_slots(
 ) -> list[Tensor]:
     """Write whole entries by index; in place when donated and no gradient is recorded.
 
-    Eager code writes only what is to be written.
+    Eager code with donated arrays touches only the slots that are written.
     """
     if readable(write) and donate:
         return _write_chosen(arrays, index, new, write, axis)
@@ -194,7 +194,7 @@ def _recorded(*tensors: Tensor) -> bool:
 def _write_chosen(
     arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor, axis: int
 ) -> list[Tensor]:
-    """Write the entries that are to be written, and touch no other slot."""
+    """Write only the entries where ``write`` is True, and touch no other slot."""
     single = index.shape[:-1].numel() == 1  # one row of slots, shared by all leading axes
     if single:
         place, flags = index.reshape(-1), write.reshape(-1)
@@ -221,14 +221,14 @@ def _write_chosen(
 
 
 def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
-    """Divide by the root mean square in one call; half precision is rounded before the weight."""
+    """Use the fused op; in half precision, round before multiplying by the weight."""
     if x.dtype in (torch.float16, torch.bfloat16):
         return torch.nn.functional.rms_norm(x, x.shape[-1:], None, eps) * weight
     return torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)
 
 
 def rotate_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Rotate feature i with feature i + n/2, into one tensor that is written once."""
+    """Write both halves into one tensor, unless gradients are recorded or code is compiled."""
     half = cosine.shape[-1]
     left, right = x[..., :half], x[..., half:]
     if torch.compiler.is_compiling() or torch.is_grad_enabled():
@@ -258,10 +258,10 @@ def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None 
 
 
 def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Shape queries and flags for the fused kernel, (batch, heads, rows, ...).
+    """Reshape queries and flags for the fused kernel, (batch, heads, rows, ...).
 
-    The query heads of a K/V head are more rows of it, which the kernel takes in larger blocks,
-    unless their flags would have to be copied for that.
+    The query heads of a K/V head become further rows of it, so that the kernel works in larger
+    blocks, unless the flags would have to be copied for that.
     """
     batch, heads, group, count, dim = query.shape
     if allowed is None or allowed.shape[2:4] == (1, 1):
@@ -274,7 +274,7 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
 
 
 def attend(pairs: Pairs, value: Tensor) -> Tensor:
-    """Attend in fused calls: one for a single term, else one for each group of slots."""
+    """Attend in fused calls: one for a single term, else one per group of slots and term."""
     if pairs.bias is not None:
         return NotImplemented
     if len(pairs.terms) == 1:
@@ -289,9 +289,9 @@ def attend(pairs: Pairs, value: Tensor) -> Tensor:
         return NotImplemented
     outputs = []
     for row, groups in enumerate(rows):
-        mine = value[row : row + 1]
+        own = value[row : row + 1]
         parts = [
-            (part, mine if group.slots is None else mine.index_select(2, group.slots))
+            (part, own if group.slots is None else own.index_select(2, group.slots))
             for group in groups
             for part in group.pairs
         ]
@@ -300,14 +300,14 @@ def attend(pairs: Pairs, value: Tensor) -> Tensor:
 
 
 def _joined(parts: Sequence[tuple[Pairs, Tensor]]) -> Tensor:
-    """Attend to each part and weigh the outputs by their sums of exponentials."""
+    """Attend to each part and combine the outputs by their sums of exponentials."""
     (pairs, value), *others = parts
     if not others:
         return attention(pairs.terms[0].query, pairs.terms[0].key, value, visible_pairs(pairs))
     output, total = _with_sum(pairs, value)
     for pairs, value in others:
         other, more = _with_sum(pairs, value)
-        # A query with nothing allowed in either has no share: zeros, as its outputs are.
+        # A query with nothing allowed in either part has a share of NaN; both outputs are zeros.
         share = torch.sigmoid(more - total).nan_to_num_(0.0)
         output = output.lerp_(other, share[..., None])
         total = torch.logaddexp(total, more)
@@ -326,6 +326,6 @@ def _with_sum(pairs: Pairs, value: Tensor) -> tuple[Tensor, Tensor]:
     )
     total = total.reshape(query.shape[:4])
     if not everything:
-        # Of nothing at all, PyTorch says that the sum is one.
+        # PyTorch returns a sum of one for rows with nothing allowed.
         total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
     return flat.reshape(*query.shape[:4], value.shape[3]), total

@@ -1,4 +1,4 @@
-"""Look at the numbers of a tensor where that costs nothing."""
+"""Read the values of a tensor where that is free."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ __all__ = ["numbers_of", "readable"]
 
 
 def readable(tensor: Tensor) -> bool:
-    """Whether looking at values costs nothing: eager code on the CPU."""
+    """Return whether values can be read for free: in eager code on the CPU."""
     return not torch.compiler.is_compiling() and tensor.device.type == "cpu"
 
 
 def numbers_of(x: Tensor) -> Any:
-    """Return the numbers of a tensor as NumPy sees them; None where there are none to be read."""
+    """Return a tensor as a NumPy array that shares its memory; None if that is impossible."""
     if not readable(x) or x.dtype in (torch.bfloat16, torch.float16):
         return None
     try:

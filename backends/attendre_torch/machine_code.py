@@ -1,8 +1,8 @@
-"""The ops of `attendre_core.numba_kernels` for tensors, eager and inside ``torch.compile``.
+"""The Numba kernels for tensors, in eager code and, for top-K attention, inside ``torch.compile``.
 
-They read the memory of a tensor as NumPy sees it, so they are for the CPU, and for code that
-records no gradient. A compiled graph holds them as one opaque operation; a graph that is exported
-does not, because whoever loads it need not have them.
+They access a tensor's memory through NumPy, so they work on the CPU, and only where no gradient is
+recorded. A compiled graph contains top-K attention as one opaque operation. An exported graph does
+not, because it may be loaded where Numba is not installed.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def attend_top_k(
     order: Tensor,
     passes: int | None = None,
 ) -> Any:
-    """Attend to the top K; decline gradients, other devices and other types than float32."""
+    """Attend to the top K; decline gradients, and all but float32 on the CPU."""
     if not machine_code_allowed():
         return NotImplemented
     if logits.dtype != torch.float32 or logits.device.type != "cpu":
@@ -61,7 +61,7 @@ def _now(
 
 
 def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
-    """Score newcomers."""
+    """Score new entries."""
 
     def start(scores: Any, flags: Any) -> Any:
         found = numba_kernels.mean_less_deviations(scores, flags, deviations)
@@ -82,7 +82,7 @@ def admit(
 
 
 def _on_arrays(function: Callable[..., Any], *tensors: Tensor) -> Any:
-    """Call a kernel for NumPy arrays; decline where tensors are more than numbers."""
+    """Call a kernel for NumPy arrays; decline tensors that `_arrays` cannot convert."""
     arrays = _arrays(*tensors)
     if arrays is None:
         return NotImplemented
@@ -99,7 +99,7 @@ def write_slots(
     axis: int,
     donate: bool = False,
 ) -> list[Tensor]:
-    """Write keys and values in machine code, all else as `attendre_torch.kernels.write_slots`."""
+    """Write donated keys and values by Numba, all else by `attendre_torch.kernels`."""
     tensors = (*arrays, *new)
     if donate and axis == 2 and index.ndim == 2 and all(x.ndim == 4 for x in tensors):
         written = _arrays(*tensors, index, write)
@@ -108,14 +108,14 @@ def write_slots(
             written[:count], written[-2], written[count:-2], written[-1]
         ):
             for array in arrays:
-                if not array.is_inference():  # as any operation in place tells autograd
+                if not array.is_inference():  # as any in-place operation does
                     torch.autograd.graph.increment_version(array)
             return list(arrays)
     return kernels.write_slots(arrays, index, new, write, axis=axis, donate=donate)
 
 
 def _arrays(*tensors: Tensor) -> list[Any] | None:
-    """Return tensors as NumPy sees them; None if one of them is more than numbers."""
+    """Return tensors as NumPy arrays; None if a gradient is recorded or one is unreadable."""
     recording, forward = torch.is_grad_enabled(), forward_ad._current_level >= 0
     arrays: list[Any] = []
     for x in tensors:
@@ -142,7 +142,7 @@ def _operation(
 def _shapes(
     logits: Tensor, value: Tensor, allowed: Tensor, k: int, order: Tensor, passes: int | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Tell the compiler what comes out."""
+    """Return tensors of the shapes and dtypes of the result, for the compiler."""
     lead = logits.shape[:-1]
     return (
         logits.new_empty((*lead, value.shape[-1])),

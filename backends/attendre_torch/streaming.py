@@ -1,4 +1,4 @@
-"""A module that keeps its state to itself, for input that arrives over time."""
+"""A module that keeps its own state, for input that arrives over time."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ __all__ = ["Streaming"]
 class Streaming(nn.Module):  # type: ignore[misc]
     """`AttendreAttention` with its state inside: ``out = stream(x)``, chunk after chunk.
 
-    The state lives in buffers: ``.to(device, dtype)`` moves it (scores stay float32), and
-    ``state_dict`` leaves it out, so that a checkpoint holds parameters only. Where no gradient is
-    recorded, its memory is written in place.
+    The state is in non-persistent buffers: ``.to(device, dtype)`` moves it (scores stay float32),
+    and ``state_dict`` leaves it out, so a checkpoint has only parameters. If no gradient is
+    recorded, its memory is updated in place.
 
     Parameters
     ----------
     module
-        The attention whose state it keeps.
+        The attention whose state to keep.
     batch
-        Rows, to have the state before the first call; None lets the first call decide.
+        Number of rows, to create the state now; None creates it in the first call.
 
     Examples
     --------
@@ -80,14 +80,14 @@ class Streaming(nn.Module):  # type: ignore[misc]
                 self._buffers[name] = leaf
 
     def reset(self, rows: Tensor | None = None) -> None:
-        """Forget everything, or the rows where ``rows``, boolean (batch,), is True."""
+        """Empty all rows, or those where ``rows``, boolean (batch,), is True."""
         if rows is None:
             self.state = None
         elif self._names is not None:
             self.state = self.module.reset(writable(self.state), rows)
 
     def detach(self) -> None:
-        """Cut the graph: gradients of later calls stop at what is remembered now."""
+        """Detach the state: gradients of later calls stop here."""
         if self._names is not None:
             self.state = detach(self.state)
 
@@ -101,7 +101,7 @@ class Streaming(nn.Module):  # type: ignore[misc]
         return out
 
     def step(self, x: Tensor, **options: Any) -> AttentionOutput:
-        """Read one chunk and return outputs with their positions; see `AttendreAttention.step`."""
+        """Read one chunk and also return the outputs' positions; see `AttendreAttention.step`."""
         self._check_batch(x)
         state = self._usable()
         out, self.state = self.module.step(x, state, donate=_may_donate(state), **options)
@@ -131,7 +131,7 @@ class Streaming(nn.Module):  # type: ignore[misc]
             )
 
     def _apply(self, fn: Callable[[Tensor], Tensor], *args: Any, **kwargs: Any) -> Streaming:
-        """Move parameters and state; scores change their device, but not their precision."""
+        """Move parameters and state; scores change device, but stay float32 or float64."""
         before = {name: self._buffers[name] for name in self._score_names()}
         super()._apply(fn, *args, **kwargs)
         for name, score in before.items():
@@ -144,14 +144,14 @@ class Streaming(nn.Module):  # type: ignore[misc]
 
 
 def _may_donate(state: Any) -> bool:
-    """Whether no gradient is recorded, nor was, that needs the old numbers."""
+    """Return whether no gradient needs the old values, neither now nor from before."""
     if torch.is_grad_enabled() or state is None:
         return False
     return not any(leaf.requires_grad for leaf in tree_leaves(state))
 
 
 def _named(prefix: str, tree: Any) -> Any:
-    """Return the same structure with a name in the place of each tensor."""
+    """Return the same structure with a name in place of each tensor."""
     if tree is None:
         return None
     if isinstance(tree, Tensor):

@@ -1,4 +1,4 @@
-"""What PyTorch does with functions, by the names of `attendre_core.Backend.transforms`."""
+"""PyTorch's transforms of functions, named as in `attendre_core.backend.Backend`."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["exported", "transforms"]
 
 
 class _Flat(torch.nn.Module):  # type: ignore[misc]
-    """A function of nested tensors as a module that takes and returns them one after another."""
+    """A function of nested tensors as a module that takes and returns flat tensors."""
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
         super().__init__()
         self.function, self.arguments = function, arguments
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Nest the tensors, call the function, and take its result apart."""
+        """Nest the tensors, call the function, and flatten its result."""
         given = iter(tensors)
         result = self.function(*tree_map(lambda _: next(given), self.arguments))
         return tuple(tree_leaves(result))
@@ -31,7 +31,7 @@ class _Flat(torch.nn.Module):  # type: ignore[misc]
 def exported(function: Callable[..., Any], *arguments: Any) -> Callable[..., Any]:
     """Export a function for these arguments, write it out, read it back and return it.
 
-    The file holds a function of plain tensors; how they are nested stays here.
+    The file contains a function of flat tensors; their nesting is not stored.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""The nested parameters of a model as ``nn.Parameter``, so that optimisers see them."""
+"""The nested parameters of a model as ``nn.Parameter``, for optimisers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Weights"]
 class Weights(nn.Module):  # type: ignore[misc]
     """Nested dicts and lists of tensors as a tree of modules.
 
-    The names are the path: ``layers.0.q``. A tensor that appears in several places becomes one
-    parameter. Tensors are shared, not copied.
+    Names are paths: ``layers.0.q``. A tensor that occurs several times becomes one parameter.
+    Tensors are shared, not copied.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ class Weights(nn.Module):  # type: ignore[misc]
         super().__init__()
         known = {} if _known is None else _known
         self._listed = isinstance(tree, list)
-        #: Where each part is registered: modules have methods of their own, such as ``type``.
+        #: Under which name each part is registered: ``type``, for example, is a module's method.
         self._names: dict[Any, str] = {}
         for name, part in enumerate(tree) if self._listed else tree.items():
             own = str(name)
@@ -49,9 +49,9 @@ class Weights(nn.Module):  # type: ignore[misc]
             self.register_parameter(own, known[id(part)])
 
     def tree(self) -> Any:
-        """Return the parameters as they are now, nested as they were given."""
-        found = {}
+        """Return the current parameters in the original nesting."""
+        parts = {}
         for name, own in self._names.items():
             part = self._modules.get(own)
-            found[name] = self._parameters[own] if part is None else part.tree()
-        return list(found.values()) if self._listed else found
+            parts[name] = self._parameters[own] if part is None else part.tree()
+        return list(parts.values()) if self._listed else parts
