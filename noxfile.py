@@ -43,9 +43,11 @@ SHARED = {
         [*SMOLLM2],
     ],
 }
-#: Backend to the environment it is tested in; jax-x64 is the jax backend in 64-bit mode.
+#: Backend to the environment it is tested in; numpy-numba is NumPy with kernels in machine code,
+#: jax-x64 is JAX in 64-bit mode.
 BACKENDS = {
     "numpy": "plain",
+    "numpy-numba": "frameworks",
     "array_api_strict": "plain",
     "torch": "frameworks",
     "jax": "frameworks",
@@ -60,10 +62,10 @@ QUICK_XLA = (
 )
 #: All laws run on all backends by default, except in 64-bit mode: shapes and dtypes, ties, and what
 #: compares with the oracle. The long run has all laws there, too.
-SELECTED = {"jax-x64": "contract or oracle or ties"}
+SELECTED = {"jax-x64": "contract or oracle or ties", "numpy-numba": "oracle or ties or retrieval"}
 #: Streams in a batch by default: 4 on numpy, so that each law draws 50 memories; more where a call
 #: costs much more than its arithmetic.
-ROWS = {"numpy": 4, "array_api_strict": 8, "torch": 8, "jax": 8, "jax-x64": 8}
+ROWS = {"numpy": 4, "numpy-numba": 4, "array_api_strict": 8, "torch": 8, "jax": 8, "jax-x64": 8}
 EACH_BACKEND = nox.parametrize("backend", [nox.param(name, id=name) for name in BACKENDS])
 
 
@@ -150,7 +152,7 @@ def run_conformance(
         environment["XLA_FLAGS"] = flags_for_xla(programs)
     session.run(
         *(str(programs / "pytest"), "--pyargs", "attendre_conformance", *WORKERS),
-        *("--attendre-backend", backend.removesuffix("-x64"), *more, *chosen, *session.posargs),
+        *("--attendre-backend", backend.partition("-")[0], *more, *chosen, *session.posargs),
         env=environment,
         external=True,
     )
@@ -249,7 +251,7 @@ def tests_thorough(session: nox.Session) -> None:
 @nox.session(venv_backend="none", default=False)
 def mutants(session: nox.Session) -> None:
     """Break the core on purpose, many times; the suite must notice each one."""
-    python = shared(session, "plain") / "python"
+    python = shared(session, "frameworks") / "python"
     script = "conformance/selftest/run_mutants.py"
     session.run(str(python), script, *session.posargs, external=True)
 

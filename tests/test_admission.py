@@ -150,7 +150,7 @@ def test_other_types_and_a_switch_leave_it_to_the_generic_code(name):
         "admit": (order, np.asarray([[4.0]], dtype=np.float32), order[:, :1] + 3),
         "mean_less_deviations": (order >= 0, 1.0),
     }[name]
-    kernel = numba_kernels.KERNELS[name]
+    kernel = getattr(numba_kernels, name)
     assert kernel(score.astype(np.float32), *more) is not NotImplemented
     assert kernel(score, *more) is NotImplemented
     with machine_code(False):
