@@ -162,9 +162,10 @@ def rank(
 
 def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
     """Rank the entries of a key-value memory."""
+    sinks = max(memory.sinks, memory.policy.sinks)
     return rank(
         memory.policy, entries, clock,
-        sinks=max(memory.sinks, memory.policy.sinks), protect_recent=memory.protect_recent, ties=memory.ties,
+        sinks=sinks, protect_recent=memory.protect_recent, ties=memory.ties,
     )  # fmt: skip
 
 
