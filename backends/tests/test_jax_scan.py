@@ -73,7 +73,7 @@ def test_a_visible_memory_scans_with_room_for_its_chunk():
     layer = at.AttendreLayer(memory, at.DataOnlyMemory(N))
     shape = {"batch": B, "heads": H, "kv_heads": G, "head_dim": D, "carry_dim": 3, "xp": jnp}
     step, states = jax.jit(layer.step), []
-    for chunk, slots in ((S, M + S), (2 * S, M + 2 * S), (None, M + 128)):
+    for chunk, slots in ((S, M + S), (None, M + 128)):
         empty = layer.init(**shape, chunk=chunk)
         last, outs = jax.jit(lambda s, c: jax.lax.scan(layer.step, s, c))(empty, chunks())
         assert last.kv.key.shape == empty.kv.key.shape == (B, G, slots, D)
@@ -83,9 +83,8 @@ def test_a_visible_memory_scans_with_room_for_its_chunk():
             assert_same(jax.tree.map(lambda x, i=i: x[i], outs), out)
         assert_same(last, state)
         states.append(memory.settle(last.kv)[0])
-    for state in states[1:]:  # room is room: it changes nobody's fate
-        for row in range(B):
-            assert held(state, row) == held(states[0], row)
+    for row in range(B):  # room is room: it changes nobody's fate
+        assert held(states[0], row) == held(states[1], row)
     small = layer.init(**shape, chunk=S - 1)
     message = r"4 entries, but .* at most 3. Make it with init\(..., chunk=4\)"
     with pytest.raises(at.ConfigError, match=message):
