@@ -153,7 +153,7 @@ def run(arguments: argparse.Namespace) -> None:
         _measure(arguments, model, task, items, cells, store, chunk, top_k)
     written = report(folder, task.metrics, baseline)
     if arguments.json:
-        print_json(_as_json(arguments, written, notes, chunk, top_k))
+        print_json(_as_json(arguments, task, written, notes, chunk, top_k))
     else:
         _print(written, notes)
 
@@ -229,12 +229,19 @@ def _folder(path: str) -> Path:
 
 
 def _as_json(
-    arguments: argparse.Namespace, written: Report, notes: list[str], chunk: int, top_k: int | None
+    arguments: argparse.Namespace,
+    task: Task,
+    written: Report,
+    notes: list[str],
+    chunk: int,
+    top_k: int | None,
 ) -> dict[str, Any]:
     from attendre_core.evaluation.controls import system
 
     def name(cell: Cell) -> str:
-        made = system(cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k)
+        made = system(
+            cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k, pinned=task.pinned
+        )
         return cell.policy if made.whole else made.memory.name
 
     return {
