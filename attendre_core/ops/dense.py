@@ -167,8 +167,9 @@ def attend_top_k(
     masked = xp.where(allowed, ranked, -float("inf"))
     if passes is None:
         threshold, oldest = top_k_threshold(masked, k, order)
+        used = among_top_k(masked, threshold, oldest, order) & allowed
     else:
         threshold = approximate_threshold(ranked, allowed, k, passes)
         oldest = xp.full_like(threshold, -_LAST, dtype=xp.int32)
-    used = among_top_k(masked, threshold, oldest, order) & allowed
+        used = (masked >= threshold) & allowed
     return mix(masked_softmax(logits, used), value), threshold, oldest

@@ -149,7 +149,20 @@ def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     def take(slots: Array, where: Array) -> Array:
         return slots.at[where].get(mode="promise_in_bounds")
 
-    return _over_lead(take, axis, index.ndim - 1)(array, _shared(index, array))
+    slots = array.shape[axis]
+    if index.shape[-1] != 1 or slots == 1:
+        return _over_lead(take, axis, index.ndim - 1)(array, _shared(index, array))
+    return lax.slice_in_dim(_with_the_next(array, index, axis), 0, 1, axis=axis)
+
+
+def _with_the_next(array: Array, index: Array, axis: int) -> Array:
+    """Take a single slot and the one after it.
+
+    XLA copies all slots to read and write a single one in place, but not for two that it reads
+    before it writes.
+    """
+    both = jnp.concatenate([index, (index + 1) % array.shape[axis]], axis=-1)
+    return lax.optimization_barrier(gather_slots(array, both, axis=axis))
 
 
 def write_slots(
