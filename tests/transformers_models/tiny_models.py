@@ -13,8 +13,12 @@ WIDTH, HEADS, HEAD_DIM, VOCABULARY, WINDOW = 32, 4, 8, 64, 8
 RANDOM = 0.2  # Standard deviation of the weights: logits differ, and attention is not flat.
 
 
+def _names(names: str) -> list[str]:
+    return names.split()
+
+
 def _each(value: Any, names: str) -> dict[str, Any]:
-    return dict.fromkeys(names.split(), value)
+    return dict.fromkeys(_names(names), value)
 
 
 # A field of any configuration with one of these names gets this value.
@@ -89,15 +93,15 @@ SMALL: dict[str, Any] = {
     "is_encoder_decoder": False,
 }
 ALWAYS = ("head_dim", "pad_token_id")  # Set where the default is None, too.
-DEPTH = (
+DEPTH = _names(
     "num_hidden_layers n_layer n_layers num_layers decoder_layers encoder_layers depth "
     "num_decoder_layers num_encoder_layers num_blocks conf_num_hidden_layers"
-).split()
+)
 # Lists with an entry per layer: as many layers as there are kinds, but at least two.
-PER_LAYER = (
+PER_LAYER = _names(
     "layer_types layers_block_type mlp_layer_types indexer_types attention_layers attn_layers "
     "no_rope_layers layer_rope_theta num_attention_heads_per_layer activation_sparsity_pattern"
-).split()
+)
 
 # Latent attention (MLA) has a key head per query head; its ``head_dim`` is the rotated part.
 LATENT = {"num_key_value_heads": HEADS, "head_dim": HEAD_DIM // 2}
