@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
-from tiny_models import tiny_model, tokens
+from tiny_models import VOCABULARY, tiny_model, tokens
 from torch import Tensor
 from transformers import DynamicCache
 
@@ -177,10 +177,11 @@ def write(model: Any, cache: Any, length: int = PROMPT, padded: bool = False) ->
         ids[codebooks:, :5] = mask[1:, :5] = 0
     given = {} if cache is None else {"past_key_values": cache}
     if codebooks > 1:  # Then `generate` has no defaults for these.
-        given |= {"decoder_start_token_id": 1, "num_return_sequences": 1, "pad_token_id": 1}
+        names = ("decoder_start_token_id", "pad_token_id")
+        given |= dict.fromkeys(names, VOCABULARY) | {"num_return_sequences": 1}
     result: Tensor = model.generate(
-        ids, attention_mask=mask, max_new_tokens=WRITTEN, min_new_tokens=WRITTEN, do_sample=False,
-        **given,
+        ids, attention_mask=mask, max_new_tokens=WRITTEN, min_new_tokens=WRITTEN, use_cache=True,
+        do_sample=False, **given,
     )  # fmt: skip
     return result
 
