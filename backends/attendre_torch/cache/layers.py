@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import cache_utils
 from transformers.cache_utils import CacheLayerMixin
 
@@ -234,6 +235,12 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         count = key.shape[2]
         start = self.seen - count
         valid = mask.valid if isinstance(mask, Seen) else None
+        left_out = count - query.shape[2]
+        if left_out:  # layers that share keys may compute the last tokens alone
+            query = pad(query, (0, 0, left_out, 0))
+            mask = pad(mask, (0, 0, left_out, 0)) if isinstance(mask, Tensor) else mask
+            asked = torch.arange(count, device=query.device) >= left_out
+            valid = asked.expand(len(query), count) if valid is None else valid & asked
         pairwise = None
         if position_bias is not None or isinstance(mask, Tensor):
             pairwise = pairwise_of(mask, position_bias, count, self.seen)
@@ -245,7 +252,6 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         layer = self._layer_with(scaling, given.simplest)
         if self.state is None:
             self.state = layer.init(like=chunk, chunk=self.memory.chunk)
-            self.is_initialized = True
         elif self.state.kv.key.device != key.device:
             self._map(lambda leaf: leaf.to(key.device))
         self.state = writable(self.state)
@@ -260,7 +266,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             state = self.state if own else self._snapshots[number]
             output = self._step(layer, state, piece, start + first, own, s_aux, pairwise)
             outputs.append(output)
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).contiguous()
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return output[:, left_out:].contiguous()
 
     def _layer_with(self, scaling: float | None, encoding: Encoding) -> AttendreLayer:
         """Return the layer; a new one only if something changed."""
