@@ -176,7 +176,10 @@ def test_nothing_is_dequantised_before_it_is_needed(pair, monkeypatch):
     checkpoint, _ = open_checkpoint(file)
     assert done == []
     assert checkpoint.shape("model.layers.1.self_attn.q_proj.weight") == (64, 64)
-    checkpoint.read("model.layers.1.self_attn.q_proj.weight")
+    stored = checkpoint.read("model.layers.1.self_attn.q_proj.weight")
+    assert done == []
+    _, rows = next(stored.pieces(16, 32, 8))
+    assert rows.shape == (8, 64)
     assert [kind.name for kind in done] == ["Q8_0"]
 
 

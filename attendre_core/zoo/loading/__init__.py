@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from attendre_core.backend import Backend
 from attendre_core.backend import backend as look_up
@@ -25,6 +25,7 @@ def load(
     memory: MemoryConfig | str | int | None = None,
     backend: str | Backend = "numpy",
     *,
+    device: Any = None,
     dtype: str = "float32",
     attention: Literal["causal", "prefix"] | None = None,
     progress: bool | None = None,
@@ -42,6 +43,9 @@ def load(
         `preset`. A `MemoryConfig`. None: full attention.
     backend
         ``"numpy"``, ``"torch"``, ``"jax"`` or another one.
+    device
+        Where parameters, memories and everything else are kept: a name such as ``"cuda:0"`` or
+        ``"cpu:1"``, or a device of the library. None is the CPU, and JAX's default device for JAX.
     dtype
         Of parameters and memories; ``"auto"`` is the one that most of the parameters are stored
         in, or float32 if the library lacks it.
@@ -68,11 +72,14 @@ def load(
         raise ConfigError(
             f"load: {found.name} has no {dtype} here. Use float32, or another backend."
         )
+    place = found.find_device(device)
     checkpoint, tokenizer = open_checkpoint(path)
     architecture = _architecture(checkpoint)
     # A memory that cannot be made is refused before the parameters are read.
     Model(architecture, {}, memory=memory, library=found.name, attention=attention)
-    params, dtype = load_parameters(checkpoint, architecture, found, dtype, progress=progress)
+    params, dtype = load_parameters(
+        checkpoint, architecture, found, dtype, device=place, progress=progress
+    )
     return Model(
         architecture,
         params,

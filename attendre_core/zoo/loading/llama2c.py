@@ -13,9 +13,9 @@ import numpy as np
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.loading.checkpoint import Stored
 from attendre_core.zoo.loading.mapping import mapped_bytes
-from attendre_core.zoo.loading.rotation import in_halves
+from attendre_core.zoo.loading.placing import Stored
+from attendre_core.zoo.loading.row_orders import in_halves
 
 __all__ = ["Llama2cCheckpoint"]
 
@@ -82,14 +82,15 @@ class Llama2cCheckpoint:
         return None if found is None else found[1]
 
     def read(self, name: str) -> Stored:
-        """Return a tensor, mapped unless its rows must be reordered."""
+        """Return a tensor, mapped; the rows of queries and keys are in another order."""
         start, shape = self._places[name]
         stop = start + 4 * int(np.prod(shape))
         array = self._numbers[start:stop].view("<f4").reshape(shape)
+        order = None
         for part, count in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
             if f".{part}." in name:
-                array = in_halves(array, self.config.size(count))
-        return Stored(array, "float32")
+                order = in_halves(np.arange(len(array)), self.config.size(count))
+        return Stored(array, "float32", order=order)
 
     def _layout(self, tied: bool) -> dict[str, tuple[int, tuple[int, ...]]]:
         """Return first byte and shape of every tensor; all of them must fill the file exactly."""
