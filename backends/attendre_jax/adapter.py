@@ -94,7 +94,7 @@ def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Call
 def _share(array: Any, dtype: str | None = None, device: Any = None) -> jax.Array:
     if dtype == "bfloat16":
         array = np.asarray(array).view(jnp.bfloat16)
-    return jnp.asarray(array, device=device)
+    return jax.device_put(array, device)
 
 
 def _is_concrete(array: Any) -> bool:

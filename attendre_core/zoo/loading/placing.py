@@ -24,7 +24,7 @@ __all__ = ["NUMPY_DTYPES", "Stored", "placed"]
 #: How numbers lie in a file; NumPy lacks bfloat16, so it holds the bits.
 NUMPY_DTYPES = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 #: Bytes of a piece that is converted at once.
-_PIECE = 2**22
+_PIECE = 2**20
 #: What every library can share, in bytes.
 _ALIGNMENT = 64
 
