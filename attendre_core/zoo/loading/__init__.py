@@ -12,6 +12,7 @@ from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
+from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_of
 
@@ -35,8 +36,8 @@ def load(
     Parameters
     ----------
     path
-        A Hugging Face folder (``config.json`` and safetensors), a ``.gguf`` file, or a llama2.c
-        ``.bin`` file.
+        A Hugging Face folder (``config.json`` and safetensors), a ``.gguf`` file, a llama2.c
+        ``.bin`` file, or a folder with one such file.
     memory
         ``1024`` (entries per layer) or ``"64MiB"`` (bytes of all layers): the system that we
         recommend for this architecture. ``"LRA-sum+softmax+c=0:512"``: a system by name; see
@@ -116,13 +117,16 @@ def open_checkpoint(path: str | Path) -> tuple[Checkpoint, Tokenizer | None]:
 def _open_folder(folder: Path) -> tuple[Checkpoint, Tokenizer | None]:
     from attendre_core.zoo.loading.ctranslate import CTranslateFolder, is_ctranslate_folder
     from attendre_core.zoo.loading.folder import FolderCheckpoint
+    from attendre_core.zoo.loading.llama2c import is_llama2c
 
     if is_ctranslate_folder(folder):
         translator = CTranslateFolder(folder)
         return translator, translator.tokenizer
-    alone = list(folder.glob("*.gguf"))
-    if len(alone) == 1 and not (folder / "config.json").exists():
-        return _open_file(alone[0])
+    if not (folder / "config.json").exists():
+        found = [*folder.glob("*.gguf"), *filter(is_llama2c, folder.glob("*.bin"))]
+        if len(found) != 1:
+            raise no_checkpoint(folder, sorted(found))
+        return _open_file(found[0])
     return FolderCheckpoint(folder), tokenizer_of(folder)
 
 
@@ -139,7 +143,7 @@ def _open_file(file: Path) -> tuple[Checkpoint, Tokenizer | None]:
 
         small = Llama2cCheckpoint(file)
         return small, tokenizer_beside(file, small.config.size("vocab_size"))
-    raise CheckpointError(
+    raise known_other(file) or CheckpointError(
         f"{file}: is no checkpoint that can be loaded, expected a folder with config.json, a "
         ".gguf file or a llama2.c .bin file."
     )

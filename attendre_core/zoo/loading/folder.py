@@ -9,6 +9,7 @@ from typing import Any
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.zoo.config import RawConfig, read_json
 from attendre_core.zoo.loading.mapping import mapped_bytes
+from attendre_core.zoo.loading.other_formats import others_in
 from attendre_core.zoo.loading.pickled import pickled_tensors
 from attendre_core.zoo.loading.placing import NUMPY_DTYPES, Stored
 
@@ -86,7 +87,7 @@ def _weight_files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.safetensors"))
     if len(found) == 1:
         return found
-    raise CheckpointError(
+    raise others_in(folder) or CheckpointError(
         f"{folder}: no weights found, expected model.safetensors, shards with "
         "model.safetensors.index.json, or pytorch_model.bin. Download the whole folder."
     )
