@@ -44,6 +44,7 @@ def strict_backend() -> Backend:
         array_types=(type(xp.zeros(1)),),
         to_numpy=np.asarray,
         from_numpy=lambda array, device=None: xp.asarray(array, device=device),
+        find_device=_only_cpu,
         capabilities=frozenset({"float64"}),
     )
 
@@ -65,6 +66,6 @@ def _shared(array: Any, dtype: str | None = None, device: Any = None) -> Array:
 def _only_cpu(device: Any) -> None:
     if device not in (None, "cpu"):
         raise ConfigError(
-            f"load: device is {device!r}, but NumPy computes on the CPU only, expected 'cpu'. Use "
+            f"load: device is {device!r}, expected 'cpu': NumPy computes nowhere else. Use "
             "backend='torch' or backend='jax' for other devices."
         )

@@ -177,7 +177,8 @@ def test_jax_keeps_everything_on_the_device(kind, memory, made_up, tmp_path):
 @pytest.mark.parametrize(
     ("library", "device", "message"),
     [
-        ("numpy", "cuda", r"device is 'cuda', but NumPy computes on the CPU only"),
+        ("numpy", "cuda", r"device is 'cuda', expected 'cpu': NumPy computes nowhere else"),
+        ("array_api_strict", "cuda", r"device is 'cuda', expected 'cpu'"),
         ("torch", "nowhere", r"device is 'nowhere', expected one that PyTorch has here"),
         ("torch", "cuda:99", r"device is 'cuda:99', expected one that PyTorch has here"),
         ("torch", 1.5, r"device is 1.5, expected one that PyTorch has here"),

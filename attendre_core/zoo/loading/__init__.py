@@ -70,8 +70,10 @@ def load(
     -----
     Tensors are converted in pieces of one MiB, and the pages of a file are given back at once, so
     that loading takes little more memory than the parameters: at most 1.2 times as much, counting
-    all that is resident. Quantised numbers of a GGUF file become ``dtype``: 1.5 billion of them
-    take 0.9 GB in a file of four bits each, 6.2 GB as float32 and 3.1 GB as float16 or bfloat16.
+    all that is resident. Only a ``pytorch_model.bin`` stays resident itself.
+
+    Quantised numbers of a GGUF file become ``dtype``: 1.5 billion of them take 0.9 GB in a file of
+    four bits each, 6.2 GB as float32 and 3.1 GB as float16 or bfloat16.
     """
     found = look_up(backend)
     if dtype not in _DTYPES:
