@@ -99,10 +99,10 @@ ROWS = [np.random.default_rng(0).integers(2, 97, size=n).tolist() for n in (31, 
 
 
 @pytest.fixture
-def pair(randomised, saved, writing_gguf, tmp_path):
-    """A folder of transformers and a GGUF file with the same weights."""
+def source(randomised, saved):
+    """A folder of transformers; its configuration, tensors and metadata, to be converted."""
 
-    def make(name, kind="F32"):
+    def make(name):
         architecture, class_name, options, more = CASES[name]
         theirs = getattr(transformers, class_name)
         config = theirs.config_class(**json.loads(json.dumps(options)))
@@ -111,23 +111,30 @@ def pair(randomised, saved, writing_gguf, tmp_path):
             model.lm_head.weight = type(model.lm_head.weight)(model.lm_head.weight.detach().clone())
         folder = saved(randomised(model))
         written = json.loads((folder / "config.json").read_text())
-        if architecture == "falcon":  # only the newer ones name their K/V heads
-            written["num_kv_heads"] = (
-                written["num_kv_heads"] if config.new_decoder_architecture else 1
-            )
-        if architecture == "t5":
-            more = {**more, "t5.attention.layer_norm_rms_epsilon": config.layer_norm_epsilon}
         if architecture == "falcon":
             more = {**more, "falcon.attention.layer_norm_epsilon": config.layer_norm_epsilon}
+            if not config.new_decoder_architecture:  # only the newer ones name their K/V heads
+                written["num_kv_heads"] = 1
+        if architecture == "t5":
+            more = {**more, "t5.attention.layer_norm_rms_epsilon": config.layer_norm_epsilon}
         tensors = {
             key: array
             for key, array in numpy_files.load_file(folder / "model.safetensors").items()
             if not key.startswith("pooler.")
         }
-        file = writing_gguf.write_model(
-            tmp_path / "model.gguf", architecture, written, tensors, kind, **more
-        )
-        kept = {key: writing_gguf.as_stored(array, kind) for key, array in tensors.items()}
+        return folder, (architecture, written, tensors), more
+
+    return make
+
+
+@pytest.fixture
+def pair(source, writing_gguf, tmp_path):
+    """A folder of transformers and a GGUF file with the same weights."""
+
+    def make(name, kind="F32"):
+        folder, model, more = source(name)
+        file = writing_gguf.write_model(tmp_path / "model.gguf", *model, kind, **more)
+        kept = {key: writing_gguf.as_stored(array, kind) for key, array in model[2].items()}
         numpy_files.save_file(kept, folder / "model.safetensors")
         return folder, file
 
@@ -181,3 +188,17 @@ def test_every_architecture_that_gguf_has_a_name_for_is_known():
 def test_what_gguf_has_no_name_for_is_said(writing_gguf, tmp_path, refused):
     file = writing_gguf.write_gguf(tmp_path / "other.gguf", "marian", {}, {"x": np.ones(3)})
     refused(file, r"'marian', expected one of bert, command-r, .*Marian and CTranslate2")
+
+
+@pytest.mark.parametrize(
+    "name", ["bert", "cohere", "falcon-40b", "gemma3", "modernbert", "t5-v1.1"]
+)
+def test_any_metadata_is_loaded_or_refused(
+    name, source, writing_gguf, tmp_path, loaded_or_refused, little_memory
+):
+    _, model, more = source(name)
+    file = tmp_path / "odd.gguf"
+    for key in writing_gguf.metadata_of(*model[:2]) | more:
+        for odd in (0, 2**31, 0.5, "word", [1, 2], True):
+            writing_gguf.write_model(file, *model, **{**more, key: odd})
+            loaded_or_refused(file)

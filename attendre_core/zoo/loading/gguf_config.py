@@ -179,7 +179,7 @@ def _gemma(header: GGUFHeader, config: dict[str, Any], meta: RawConfig) -> dict[
     """Add what GGUF leaves out because llama.cpp knows it by heart."""
     name = meta.word("general.architecture")
     scalar = config.get("head_dim")
-    if config.get("num_hidden_layers") == _LARGEST_GEMMA:
+    if meta.size(f"{name}.block_count") == _LARGEST_GEMMA:
         dim, heads = (
             meta.size(f"{name}.{key}") for key in ("embedding_length", "attention.head_count")
         )
