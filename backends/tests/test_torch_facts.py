@@ -135,6 +135,7 @@ def test_public_names_are_pinned_and_documented():
         "Segment",
         "Streaming",
         "TrainableModel",
+        "TrainingOutput",
         "TransformersModel",
         "backend",
         "compiled_step",

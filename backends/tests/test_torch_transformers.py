@@ -266,7 +266,7 @@ def test_training_changes_the_model_of_transformers():
     ids = torch.tensor([PROMPT])
     with torch.no_grad():
         before = source(ids).logits
-    module(ids).square().mean().backward()
+    module(ids).logits.square().mean().backward()
     optimiser.step()
     with torch.no_grad():
         after = source(ids).logits
