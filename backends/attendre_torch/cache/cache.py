@@ -1,0 +1,251 @@
+"""`AttendreCache`: a cache of transformers whose layers hold memories of fixed size."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+
+from attendre_core.errors import ConfigError
+from attendre_core.layer.trace import Trace
+from attendre_core.memory.report import MemoryReport
+from attendre_core.presets import MemoryConfig, memory_for
+from attendre_core.tree import tree_leaves
+from attendre_torch.cache.attaching import attach, check_attached, detach, innermost
+from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
+from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
+
+__all__ = ["AttendreCache", "bounded"]
+
+
+class AttendreCache(Cache):  # type: ignore[misc]
+    """A cache of fixed size for any causal LM of transformers.
+
+    Everything the model reads and writes goes through the memories, from the first token on, so
+    the cache never grows. Layers with a sliding window keep the cache that transformers gives
+    them, which holds just the window.
+
+    Parameters
+    ----------
+    model
+        A causal LM of transformers, with whatever adapters, quantised weights and devices it has.
+        Its attention implementation is set to ours until `detach`; without this cache it still
+        computes what it did before.
+    memory
+        As in `attendre_core.load`: ``1024``, ``"64MiB"``, ``"attendre-causal:1024"``, or a
+        `MemoryConfig`.
+    trace
+        Whether to record what every step inserts and evicts, for `trace`.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> config = transformers.LlamaConfig(
+    ...     vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+    ...     num_attention_heads=4, num_key_value_heads=2)
+    >>> model = transformers.LlamaForCausalLM(config).eval()
+    >>> cache = AttendreCache(model, "LRA-sum:16")
+    >>> tokens = torch.arange(40)[None] % 64
+    >>> out = model.generate(
+    ...     tokens, past_key_values=cache, max_new_tokens=8, do_sample=False, pad_token_id=0)
+    >>> cache.get_seq_length(), [report.used for report in cache.reports()]
+    (47, [(16,), (16,)])
+    """
+
+    def __init__(
+        self, model: Any, memory: MemoryConfig | str | int, *, trace: bool = False
+    ) -> None:
+        model = innermost(model)
+        self.memory = _memory_of(model.config.get_text_config(decoder=True), memory)
+        super().__init__(layers=_layers_of(model, self.memory, trace))
+        self._model: weakref.ref[Any] = weakref.ref(model)
+        self.attach(model)
+
+    # ---------------------------------------------------------------- the model
+
+    def attach(self, model: Any) -> None:
+        """Let a model attend through this cache (again)."""
+        model = innermost(model)
+        # Models with recurrent states read a prompt at once: not all continue them by chunks.
+        attach(model, None if any(getattr(self, "is_linear", ())) else self.memory.chunk)
+
+    def detach(self) -> None:
+        """Give the model back the attention implementation that it had."""
+        model = self._model()
+        if model is not None:
+            detach(model)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Take the keys and values of one layer; called by the model."""
+        if isinstance(self.layers[layer_idx], MemoryLayer):
+            check_attached(self._model())
+        found: tuple[Tensor, Tensor] = super().update(
+            key_states, value_states, layer_idx, *args, **kwargs
+        )
+        return found
+
+    # ---------------------------------------------------------------- what it holds
+
+    @property
+    def memories(self) -> dict[int, MemoryLayer]:
+        """The layers that hold a memory, by number."""
+        return {
+            number: layer
+            for number, layer in enumerate(self.layers)
+            if isinstance(layer, MemoryLayer)
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the cache takes now, windows and recurrent states included."""
+        tensors = []
+        for layer in self.layers:
+            tensors += tree_leaves(tuple(getattr(layer, "state", None) or ()))
+            for value in vars(layer).values():
+                held = value.values() if isinstance(value, dict) else (value,)
+                tensors += [x for x in held if isinstance(x, Tensor)]
+        return sum(x.nbytes for x in tensors)
+
+    def reports(self) -> list[MemoryReport]:
+        """Return a report on the memory of each layer that has one."""
+        return [
+            layer.layer.kv_memory.report(layer.state.kv, warn_below=0.0)
+            for layer in self.memories.values()
+            if layer.state is not None and layer.layer is not None
+        ]
+
+    def trace(self) -> Trace:
+        """Return what was inserted and evicted, step by step; layers without a memory are empty."""
+        memories = self.memories
+        if not any(layer.steps for layer in memories.values()):
+            raise ConfigError(
+                "AttendreCache.trace: nothing was recorded. Make the cache with trace=True."
+            )
+        trace = Trace([[] for _ in self.layers])
+        for number, layer in memories.items():
+            for step in layer.steps:
+                trace.add(step, number)
+        return trace
+
+
+@contextmanager
+def bounded(model: Any, memory: MemoryConfig | str | int) -> Iterator[AttendreCache]:
+    """Bound the memory of everything that a model does inside a ``with`` block.
+
+    Parameters
+    ----------
+    model, memory
+        As in `AttendreCache`.
+
+    Yields
+    ------
+    AttendreCache
+        The cache. It starts anew whenever the model starts a new text; pass it as
+        ``past_key_values`` to continue one.
+
+    Examples
+    --------
+    >>> import torch, transformers
+    >>> config = transformers.GPT2Config(vocab_size=64, n_embd=32, n_layer=2, n_head=4)
+    >>> model = transformers.GPT2LMHeadModel(config).eval()
+    >>> with bounded(model, "AS:16") as cache:
+    ...     out = model.generate(
+    ...         torch.arange(40)[None], max_new_tokens=8, do_sample=False, pad_token_id=0)
+    >>> cache.reports()[0].used, model.config._attn_implementation
+    ((16,), 'sdpa')
+    """
+    inner = innermost(model)
+    cache = AttendreCache(inner, memory)
+
+    def use_cache(module: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        given = kwargs.get("past_key_values")
+        if given is None or (given is not cache and given.get_seq_length() == 0):
+            if kwargs.get("use_cache") is False:
+                return None
+            cache.reset()
+            return args, {**kwargs, "past_key_values": cache}
+        return None
+
+    hook = inner.register_forward_pre_hook(use_cache, with_kwargs=True)
+    try:
+        yield cache
+    finally:
+        hook.remove()
+        cache.detach()
+
+
+def _memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
+    heads = getattr(config, "num_attention_heads", None) or 1
+    width = getattr(config, "hidden_size", None) or 1
+    found = memory_for(
+        memory,
+        causal=True,
+        layers=config.num_hidden_layers,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or width // heads,
+        dtype=str(getattr(config, "dtype", None) or "float32").removeprefix("torch."),
+    )
+    if found is None:
+        raise ConfigError(
+            "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
+            "for that, or say how many entries to hold, such as 'attendre-causal:1024'."
+        )
+    if found.q_size:
+        raise ConfigError(
+            f"AttendreCache: in {found.name} queries wait for {found.q_size} later tokens, but a "
+            "causal model cannot use them. Use 'attendre-causal', or q_size=0."
+        )
+    return found
+
+
+#: Types whose masks, or second attention calls, are made from what ``update`` returns.
+_ATTEND_BY_THEMSELVES = {"diffllama", "doge", "inkling_text", "inkling2_text"}
+
+
+def _attends_through_us(model: Any, config: Any) -> bool:
+    """Whether a model hands its queries to an attention function."""
+    return model._can_set_attn_implementation() and config.model_type not in _ATTEND_BY_THEMSELVES
+
+
+def _layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
+    """Return what takes the place of the layers of transformers' own cache."""
+    name = type(model).__name__
+    config = model.config.get_text_config(decoder=True)
+    if "past_key_values" not in signature(type(model).forward).parameters:
+        raise ConfigError(
+            f"AttendreCache: {name} takes no cache of keys and values (past_key_values), so there "
+            "is nothing to bound."
+        )
+    layers: list[Any] = []
+    ours = _attends_through_us(model, config)
+    siblings = layers if getattr(config, "num_kv_shared_layers", None) else None
+    for number, own in enumerate(DynamicCache(config=model.config).layers):
+        if ours and type(own) is DynamicLayer:
+            layers.append(MemoryLayer(number, memory, trace, siblings))
+        elif ours and type(own).__name__ == "LinearAttentionAndFullAttentionLayer":
+            layers.append(HybridMemoryLayer(number, memory, trace, own))
+        elif getattr(own, "is_sliding", False) or not isinstance(own, DynamicLayer):
+            layers.append(own)  # its size is fixed
+        elif type(own) not in HELD_LAYERS:
+            raise ConfigError(
+                f"AttendreCache: layer {number} of {name} needs a {type(own).__name__}, which "
+                "holds more than keys and values and grows with the input."
+            )
+        elif not needs_no_queries(memory):
+            raise ConfigError(
+                f"AttendreCache: {name} computes its attention inside its own layers, so nobody "
+                f"sees its queries, which the policy of {memory.name} needs. Use 'MT' (first in, "
+                "first out) or 'AS' (with attention sinks)."
+            )
+        else:
+            held = HELD_LAYERS[type(own)]()
+            vars(held).update(vars(own))
+            layers.append(held.hold(number, memory))
+    return layers
