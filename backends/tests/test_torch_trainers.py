@@ -12,7 +12,12 @@ torch = pytest.importorskip("torch")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
 
-from attendre_torch import TrainableModel, TrainingOutput, from_transformers  # noqa: E402
+from attendre_torch import (  # noqa: E402
+    TrainableModel,
+    TrainingOutput,
+    bounded,
+    from_transformers,
+)
 
 V, T = 37, 40
 LLAMA = {
@@ -236,6 +241,9 @@ def test_accelerate(precision):
 
 # ------------------------------------------------------------------ peft
 
+# Between peft and transformers.
+QUIET = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
+
 
 def fitted(module, steps=12):
     chosen = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -249,6 +257,7 @@ def fitted(module, steps=12):
     return losses
 
 
+@QUIET
 @pytest.mark.parametrize("task", [None, "CAUSAL_LM"])
 def test_peft_attached_after(task, tmp_path):
     """Adapters alone are trained; they are saved, loaded and merged as on any model."""
@@ -313,3 +322,84 @@ def test_trainer_with_peft(tmp_path):
     trainer.save_model(tmp_path / "adapter")
     assert (tmp_path / "adapter" / "adapter_model.safetensors").is_file()
     assert not (tmp_path / "adapter" / "model.safetensors").exists()
+
+
+# ------------------------------------------------------------------ models of transformers
+
+
+def adapted():
+    peft = pytest.importorskip("peft")
+    names = ["q_proj", "v_proj", "up_proj", "down_proj"]
+    return peft.get_peft_model(llama(), peft.LoraConfig(r=4, target_modules=names))
+
+
+@QUIET
+def test_peft_attached_before():
+    """A model of transformers with adapters trains through the memory as it is, unmerged."""
+    module = adapted()
+    with bounded(module, MEMORY) as cache:
+        losses = fitted(module)
+        assert losses[-1] < 0.95 * losses[0]
+        assert {used for report in cache.reports() for used in report.used} == {16 + 8}
+        ids = rows(1)[0]["input_ids"][None]
+        with torch.no_grad():
+            want = module(input_ids=ids).logits
+    merged = TrainableModel(from_transformers(module.merge_and_unload(), memory=MEMORY))
+    torch.testing.assert_close(merged(ids).logits, want, rtol=1e-4, atol=1e-5)
+
+
+@QUIET
+def test_adapters_have_the_same_gradients_before_and_after():
+    """Through the same memory: on transformers' model, and on ours."""
+    peft = pytest.importorskip("peft")
+    names = {"q": "self_attn.q_proj", "v": "self_attn.v_proj", "up": "mlp.up_proj"}
+    names["down"] = "mlp.down_proj"
+    before = adapted()
+    after = peft.get_peft_model(ours(), peft.LoraConfig(r=4, target_modules=list(names)))
+    pairs = []
+    for i in range(2):
+        for own, theirs in names.items():
+            one = before.get_submodule(f"base_model.model.model.layers.{i}.{theirs}")
+            two = after.get_submodule(f"base_model.model.weights.layers.{i}.{own}")
+            with torch.no_grad():
+                torch.nn.init.normal_(one.lora_B.default.weight, std=0.1)
+                for part in ("lora_A", "lora_B"):
+                    source, copy = getattr(one, part).default, getattr(two, part).default
+                    copy.weight.copy_(source.weight)
+                    pairs.append((source.weight, copy.weight))
+    batch = padded(rows(), "right")
+    with bounded(before, MEMORY):
+        before(**batch).loss.backward()
+    after(**batch).loss.backward()
+    for one, two in pairs:
+        assert one.grad.any()
+        torch.testing.assert_close(one.grad, two.grad, rtol=1e-3, atol=1e-6)
+
+
+@QUIET
+def test_trainer_with_a_bounded_model(tmp_path):
+    module = adapted()
+    with bounded(module, MEMORY) as cache:
+        trainer = transformers.Trainer(
+            model=module, args=arguments(tmp_path, learning_rate=2e-2), train_dataset=rows(),
+            data_collator=padded,
+        )  # fmt: skip
+        trainer.train()
+        assert {used for report in cache.reports() for used in report.used} == {16 + 8}
+    losses = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
+    assert losses[-1] < 0.98 * losses[0]
+
+
+def test_recomputing_without_the_cache_is_refused():
+    """Transformers would take the cache away, and train with full attention."""
+    theirs = llama().train()
+    if hasattr(theirs, "activation_checkpointing_enable"):
+        theirs.activation_checkpointing_enable()
+    else:
+        theirs.gradient_checkpointing_enable()
+    ids = rows(1)[0]["input_ids"][None]
+    with (
+        bounded(theirs, MEMORY),
+        pytest.raises(at.ConfigError, match="checkpointing takes it away"),
+    ):
+        theirs(input_ids=ids, labels=ids)
