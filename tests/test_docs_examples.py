@@ -28,7 +28,10 @@ BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```$", re.MULTILI
 TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: A page whose examples import one of these is skipped where it is not installed.
-LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax", "matplotlib")
+LIBRARIES = (
+    "array_api_strict", "torch", "transformers", "accelerate", "peft", "kvpress", "jax", "flax",
+    "matplotlib",
+)  # fmt: skip
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
@@ -78,6 +81,8 @@ def admitted_shares(namespace: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 yield name, min(report.admitted_share)
 
 
+# Between peft and transformers.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
 def test_examples_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
@@ -128,7 +133,9 @@ def test_no_python_is_marked_as_text(page: Path) -> None:
 def test_the_pages_that_promise_examples_have_them() -> None:
     with_examples = {name_of(page) for page in PAGES if blocks_of(page)}
     promised = {"README.md", "docs/index.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
-    promised |= {f"docs/guides/{name}.md" for name in ("models", "torch", "jax", "positions")}
+    promised |= {
+        f"docs/guides/{name}.md" for name in ("models", "torch", "training", "jax", "positions")
+    }
     assert promised <= with_examples
 
 

@@ -367,6 +367,7 @@ def test_quantised_models_are_refused_with_what_to_do():
     assert len(written(quantised, "MT+chunk=4:8")) == 4
 
 
+@pytest.mark.filterwarnings("ignore:You are calling .generate")  # older transformers
 def test_offloaded_models_are_refused_with_what_to_do(tmp_path):
     accelerate = pytest.importorskip("accelerate")
     source = loaded("llama")
