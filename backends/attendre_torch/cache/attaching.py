@@ -35,7 +35,7 @@ def innermost(model: Any) -> Any:
     return model
 
 
-def attach(model: Any, chunk: int | None) -> None:
+def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> None:
     """Let a model attend through our functions.
 
     Parameters
@@ -43,12 +43,14 @@ def attach(model: Any, chunk: int | None) -> None:
     chunk
         How many tokens of a prompt ``generate`` reads at once, unless the model's generation
         config says it; None = all.
+    through_us
+        Whether our functions are needed; a model that attends by itself keeps its own.
     """
     config = getattr(model, "generation_config", None)
     own = getattr(config, "prefill_chunk_size", None)
     if model not in _BEFORE:
         _BEFORE[model] = _Before(implementations_of(model.config), own)
-        if model._can_set_attn_implementation():
+        if through_us:
             before = _BEFORE[model].implementations
             model.set_attn_implementation({name: stand_before(x) for name, x in before.items()})
     if config is not None and own is None:
@@ -60,7 +62,7 @@ def detach(model: Any) -> None:
     before = _BEFORE.pop(model, None)
     if before is None:
         return
-    if model._can_set_attn_implementation():
+    if is_ours(model.config):
         model.set_attn_implementation(before.implementations)
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.prefill_chunk_size = before.prefill_chunk_size

@@ -5,20 +5,19 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any
 
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicCache, DynamicLayer
+from transformers.cache_utils import Cache
 
 from attendre_core.errors import ConfigError
 from attendre_core.layer.trace import Trace
 from attendre_core.memory.report import MemoryReport
-from attendre_core.presets import MemoryConfig, memory_for
+from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
 from attendre_torch.cache.attaching import attach, check_attached, detach, innermost
-from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
-from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
+from attendre_torch.cache.layers import MemoryLayer
+from attendre_torch.cache.planning import layers_of, memory_of, reads_in_chunks
 
 __all__ = ["AttendreCache", "bounded"]
 
@@ -61,8 +60,8 @@ class AttendreCache(Cache):  # type: ignore[misc]
         self, model: Any, memory: MemoryConfig | str | int, *, trace: bool = False
     ) -> None:
         model = innermost(model)
-        self.memory = _memory_of(model.config.get_text_config(decoder=True), memory)
-        super().__init__(layers=_layers_of(model, self.memory, trace))
+        self.memory = memory_of(model.config.get_text_config(decoder=True), memory)
+        super().__init__(layers=layers_of(model, self.memory, trace))
         self._model: weakref.ref[Any] = weakref.ref(model)
         self.attach(model)
 
@@ -71,8 +70,8 @@ class AttendreCache(Cache):  # type: ignore[misc]
     def attach(self, model: Any) -> None:
         """Let a model attend through this cache (again)."""
         model = innermost(model)
-        # Models with recurrent states read a prompt at once: not all continue them by chunks.
-        attach(model, None if any(getattr(self, "is_linear", ())) else self.memory.chunk)
+        chunk = self.memory.chunk if reads_in_chunks(model, self.layers) else None
+        attach(model, chunk, through_us=bool(self.memories))
 
     def detach(self) -> None:
         """Give the model back the attention implementation that it had."""
@@ -179,73 +178,3 @@ def bounded(model: Any, memory: MemoryConfig | str | int) -> Iterator[AttendreCa
     finally:
         hook.remove()
         cache.detach()
-
-
-def _memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
-    heads = getattr(config, "num_attention_heads", None) or 1
-    width = getattr(config, "hidden_size", None) or 1
-    found = memory_for(
-        memory,
-        causal=True,
-        layers=config.num_hidden_layers,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or width // heads,
-        dtype=str(getattr(config, "dtype", None) or "float32").removeprefix("torch."),
-    )
-    if found is None:
-        raise ConfigError(
-            "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
-            "for that, or say how many entries to hold, such as 'attendre-causal:1024'."
-        )
-    if found.q_size:
-        raise ConfigError(
-            f"AttendreCache: in {found.name} queries wait for {found.q_size} later tokens, but a "
-            "causal model cannot use them. Use 'attendre-causal', or q_size=0."
-        )
-    return found
-
-
-#: Types whose masks, or second attention calls, are made from what ``update`` returns.
-_ATTEND_BY_THEMSELVES = {"diffllama", "doge", "inkling_text", "inkling2_text"}
-
-
-def _attends_through_us(model: Any, config: Any) -> bool:
-    """Whether a model hands its queries to an attention function."""
-    return model._can_set_attn_implementation() and config.model_type not in _ATTEND_BY_THEMSELVES
-
-
-def _layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
-    """Return what takes the place of the layers of transformers' own cache."""
-    name = type(model).__name__
-    config = model.config.get_text_config(decoder=True)
-    if "past_key_values" not in signature(type(model).forward).parameters:
-        raise ConfigError(
-            f"AttendreCache: {name} takes no cache of keys and values (past_key_values), so there "
-            "is nothing to bound."
-        )
-    layers: list[Any] = []
-    ours = _attends_through_us(model, config)
-    siblings = layers if getattr(config, "num_kv_shared_layers", None) else None
-    for number, own in enumerate(DynamicCache(config=model.config).layers):
-        if ours and type(own) is DynamicLayer:
-            layers.append(MemoryLayer(number, memory, trace, siblings))
-        elif ours and type(own).__name__ == "LinearAttentionAndFullAttentionLayer":
-            layers.append(HybridMemoryLayer(number, memory, trace, own))
-        elif getattr(own, "is_sliding", False) or not isinstance(own, DynamicLayer):
-            layers.append(own)  # its size is fixed
-        elif type(own) not in HELD_LAYERS:
-            raise ConfigError(
-                f"AttendreCache: layer {number} of {name} needs a {type(own).__name__}, which "
-                "holds more than keys and values and grows with the input."
-            )
-        elif not needs_no_queries(memory):
-            raise ConfigError(
-                f"AttendreCache: {name} computes its attention inside its own layers, so nobody "
-                f"sees its queries, which the policy of {memory.name} needs. Use 'MT' (first in, "
-                "first out) or 'AS' (with attention sinks)."
-            )
-        else:
-            held = HELD_LAYERS[type(own)]()
-            vars(held).update(vars(own))
-            layers.append(held.hold(number, memory))
-    return layers

@@ -70,12 +70,10 @@ def stand_before(original: str) -> str:
 
 def implementations_of(config: Any) -> dict[str, Any]:
     """Return the attention implementations of a configuration and of those inside it."""
-    found: dict[str, Any] = {"": config._attn_implementation}
-    for name in getattr(config, "sub_configs", {}):
-        inner = getattr(config, name, None)
-        if inner is not None:
-            found[name] = inner._attn_implementation
-    return found
+    every = {name: getattr(config, name, None) for name in getattr(config, "sub_configs", {})}
+    named = {"": config, **every}
+    found = {name: getattr(x, "_attn_implementation", None) for name, x in named.items()}
+    return {name: own for name, own in found.items() if own is not None}
 
 
 def is_ours(config: Any) -> bool:

@@ -82,6 +82,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         self._arrived: Tensor | None = None
         self._waiting = False
         self.is_initialized = False
+        #: The state after each piece of the last call, for layers that share its keys.
+        self._snapshots: list[LayerState] = []
 
     # ---------------------------------------------------------------- what transformers calls
 
@@ -242,15 +244,18 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             self.is_initialized = True
         elif self.state.kv.key.device != key.device:
             self._map(lambda leaf: leaf.to(key.device))
+        if own and self._siblings is not None:
+            self._snapshots = []
         outputs = []
         length = self.memory.chunk
         if layer.kv_memory.present == "compete":
             length = min(length, layer.kv_memory.size)
-        for first in range(0, count, length):
+        for number, first in enumerate(range(0, count, length)):
             piece = _piece(chunk, first, min(first + length, count))
-            output = self._step(layer, self.state, piece, start + first, own, s_aux, pairwise)
+            state = self.state if own else self._snapshots[number]
+            output = self._step(layer, state, piece, start + first, own, s_aux, pairwise)
             outputs.append(output)
-        return outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).contiguous()
 
     def _step(
         self,
@@ -278,11 +283,13 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
                 state.kv, chunk.query, position, chunk.valid, layer.top_k, True,
                 encoding=layer.encoding, encoding_params=params,
             )  # fmt: skip
-            self.state = LayerState(kv, None)
+            if state is self.state:  # the last piece; its scores count
+                self.state = self._snapshots[-1] = LayerState(kv, None)
             return output
-        self.state, out = layer.step(
-            state, chunk, encoding_params=params, donate=not torch.is_grad_enabled()
-        )
+        donate = self._siblings is None and not torch.is_grad_enabled()
+        self.state, out = layer.step(state, chunk, encoding_params=params, donate=donate)
+        if self._siblings is not None:
+            self._snapshots.append(self.state)
         if out.trace is not None:
             self.steps.append(tree_map(torch.Tensor.detach, out.trace))
         return out.value
