@@ -88,8 +88,10 @@ def _attention_before(original: str) -> Callable[..., Any]:
         key: Tensor,
         value: Tensor,
         attention_mask: Any = None,
+        dropout: float = 0.0,  # some pass it by place
         **options: Any,
     ) -> Any:
+        options["dropout"] = dropout
         layer = UPDATED.get()
         layer = None if layer is None else layer.source_of(key)
         if layer is not None:
