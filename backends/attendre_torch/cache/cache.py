@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -13,13 +14,19 @@ from transformers.cache_utils import Cache
 from attendre_core.errors import ConfigError
 from attendre_core.layer.trace import Trace
 from attendre_core.memory.report import MemoryReport
+from attendre_core.policies.fifo import FIFO
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
 from attendre_torch.cache.attaching import attach, check_attached, detach, innermost
 from attendre_torch.cache.layers import MemoryLayer
 from attendre_torch.cache.planning import layers_of, memory_of, reads_in_chunks
+from attendre_torch.cache.rotation import read_one_token, rotations_of, trained_length
+from attendre_torch.cache.saving import restore_layers, save_layers, tensors_of
 
 __all__ = ["AttendreCache", "bounded"]
+
+#: Keeps keys as they arrive.
+_ONE_TOKEN = MemoryConfig(FIFO(), kv_size=1, chunk=1, positions="model")
 
 
 class AttendreCache(Cache):  # type: ignore[misc]
@@ -64,6 +71,7 @@ class AttendreCache(Cache):  # type: ignore[misc]
         super().__init__(layers=layers_of(model, self.memory, trace))
         self._model: weakref.ref[Any] = weakref.ref(model)
         self.attach(model)
+        self._find_rotations(model)
 
     # ---------------------------------------------------------------- the model
 
@@ -78,6 +86,22 @@ class AttendreCache(Cache):  # type: ignore[misc]
         model = self._model()
         if model is not None:
             detach(model)
+
+    def _find_rotations(self, model: Any) -> None:
+        """Tell the layers how the model rotates, if the memory's positions need it."""
+        config = model.config.get_text_config(decoder=True)
+        trained, settings = trained_length(config), self.memory.positions
+        if settings == "model" or (settings == "clamp" and trained is None):
+            return
+        found = rotations_of(model, lambda: AttendreCache(model, _ONE_TOKEN), trained or 256)
+        for number, layer in self.memories.items():
+            layer.rope, layer.trained = found.get(number), trained
+        if settings == "in-cache" and not found:
+            raise ConfigError(
+                f"AttendreCache: {self.memory.name} numbers what is held, but how "
+                f"{type(model).__name__} applies positions to its keys is not known, so they "
+                "cannot be changed. Use positions='model'."
+            )
 
     def update(
         self, key_states: Tensor, value_states: Tensor, layer_idx: int, *args: Any, **kwargs: Any
@@ -104,13 +128,7 @@ class AttendreCache(Cache):  # type: ignore[misc]
     @property
     def nbytes(self) -> int:
         """The bytes that the cache takes now, windows and recurrent states included."""
-        tensors = []
-        for layer in self.layers:
-            tensors += tree_leaves(tuple(getattr(layer, "state", None) or ()))
-            for value in vars(layer).values():
-                held = value.values() if isinstance(value, dict) else (value,)
-                tensors += [x for x in held if isinstance(x, Tensor)]
-        return sum(x.nbytes for x in tensors)
+        return sum(x.nbytes for layer in self.layers for x in tree_leaves(tensors_of(layer)))
 
     def reports(self) -> list[MemoryReport]:
         """Return a report on the memory of each layer that has one."""
@@ -132,6 +150,29 @@ class AttendreCache(Cache):  # type: ignore[misc]
             for step in layer.steps:
                 trace.add(step, number)
         return trace
+
+    # ---------------------------------------------------------------- saving
+
+    def save(self, path: str | Path) -> None:
+        """Save everything that is needed to continue in a safetensors file.
+
+        The file is written under another name and then moved, so it is never incomplete.
+        """
+        save_layers(path, self.layers, self._known_model("save"), self.memory.name)
+
+    def restore(self, path: str | Path) -> AttendreCache:
+        """Continue from a file that `save` wrote with the same model and memory; returns itself."""
+        model = self._known_model("restore")
+        scratch = AttendreCache(model, self.memory)
+        read_one_token(model, scratch)
+        restore_layers(path, self.layers, scratch.layers, model, self.memory.name)
+        return self
+
+    def _known_model(self, what: str) -> Any:
+        model = self._model()
+        if model is None:
+            raise ConfigError(f"AttendreCache.{what}: the model of this cache is gone.")
+        return model
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
@@ -29,13 +30,18 @@ if TYPE_CHECKING:
 __all__ = ["ASKED", "UPDATED", "Asked", "Seen", "implementations_of", "is_ours", "stand_before"]
 
 
-class Seen(NamedTuple):
+@dataclass(frozen=True)
+class Seen:
     """What a causal mask says that positions do not: ``valid``, boolean (batch, seq); None = all.
 
     It takes the place of the mask on its way through the model.
     """
 
     valid: Tensor | None
+
+    def __getitem__(self, index: Any) -> Seen:
+        """Return itself where a model takes queries out of a mask."""
+        return self
 
 
 class Asked(NamedTuple):

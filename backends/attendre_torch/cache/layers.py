@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 from transformers import cache_utils
 from transformers.cache_utils import CacheLayerMixin
 
@@ -17,12 +17,16 @@ from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.records import Chunk, LayerState
 from attendre_core.layer.trace import StepTrace
 from attendre_core.positions.base import Encoding
+from attendre_core.positions.in_cache import InCache
+from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
+from attendre_core.positions.rope import RoPE
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
 from attendre_torch.cache.given import Given, Pairwise, pairwise_of
 from attendre_torch.cache.held import no_way_back
 from attendre_torch.cache.interface import ASKED, UPDATED, Asked, Seen
+from attendre_torch.states import writable
 
 __all__ = ["HybridMemoryLayer", "MemoryLayer"]
 
@@ -50,9 +54,10 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         Number of tokens that arrived, padding included.
     state
         Of the memory; None before the first token.
-    rotation
-        Positions: what is stored is rotated by the model (`NoPosition`), or another scheme over
-        keys from which the model's rotation is removed.
+    rope
+        How the model rotates queries and keys; None if it does not, or it is not known.
+    trained
+        How many positions the model was trained on; None if it is not known.
     """
 
     is_sliding = False
@@ -70,8 +75,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         super().__init__()
         self.number, self.memory, self._traced = number, memory, trace
         self._siblings = siblings
-        self.rotation: Encoding = NoPosition()
-        self.unrotate: Callable[[Tensor, Tensor], Tensor] | None = None
+        self.rope: RoPE | None = None
+        self.trained: int | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -82,6 +87,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         self._arrived: Tensor | None = None
         self._waiting = False
         self.is_initialized = False
+        #: Whether keys are held without positions, or as the model rotated them.
+        self.plain = False
         #: The state after each piece of the last call, for layers that share its keys.
         self._snapshots: list[LayerState] = []
 
@@ -228,6 +235,12 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         count = key.shape[2]
         start = self.seen - count
         valid = mask.valid if isinstance(mask, Seen) else None
+        left_out = count - query.shape[2]
+        if left_out:  # layers that share keys may compute the last tokens alone
+            query = pad(query, (0, 0, left_out, 0))
+            mask = pad(mask, (0, 0, left_out, 0)) if isinstance(mask, Tensor) else mask
+            asked = torch.arange(count, device=query.device) >= left_out
+            valid = asked.expand(len(query), count) if valid is None else valid & asked
         pairwise = None
         if position_bias is not None or isinstance(mask, Tensor):
             pairwise = pairwise_of(mask, position_bias, count, self.seen)
@@ -235,16 +248,14 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         chunk = Chunk(
             query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), valid=valid
         )
-        layer = self.layer = _layer_of(
-            self.memory, self.number, scaling, self._traced,
-            Given(self.rotation, softcap, s_aux is not None, pairwise is not None),
-        )  # fmt: skip
+        given = Given(self._scheme(), softcap, s_aux is not None, pairwise is not None)
+        layer = self._layer_with(scaling, given.simplest)
         if self.state is None:
             self.state = layer.init(like=chunk, chunk=self.memory.chunk)
-            self.is_initialized = True
         elif self.state.kv.key.device != key.device:
             self._map(lambda leaf: leaf.to(key.device))
-        if own and self._siblings is not None:
+        self.state = writable(self.state)
+        if own:
             self._snapshots = []
         outputs = []
         length = self.memory.chunk
@@ -255,7 +266,23 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             state = self.state if own else self._snapshots[number]
             output = self._step(layer, state, piece, start + first, own, s_aux, pairwise)
             outputs.append(output)
-        return (outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)).contiguous()
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
+        return output[:, left_out:].contiguous()
+
+    def _layer_with(self, scaling: float | None, encoding: Encoding) -> AttendreLayer:
+        """Return the layer; a new one only if something changed."""
+        if self.layer is None or (self.layer.kv_memory.scale, self.layer.encoding) != (
+            scaling,
+            encoding,
+        ):
+            self.layer = AttendreLayer(
+                kv_memory=replace(self.memory.kv_memory(self.number), scale=scaling),
+                top_k=self.memory.top_k,
+                causal=True,
+                trace=self._traced,
+                encoding=encoding,
+            )
+        return self.layer
 
     def _step(
         self,
@@ -274,8 +301,12 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             index = torch.arange(start, start + count, dtype=torch.int32, device=chunk.key.device)
             position = index.expand(chunk.key.shape[0], count)
             pairwise = pairwise.rows(start, count, chunk.valid)
-        if self.unrotate is not None:
-            chunk = self._plain(chunk)
+        if self.plain and self.rope is not None:
+            flags = torch.ones_like(chunk.key[:, :, 0, 0], dtype=torch.int32)
+            flags = flags if chunk.valid is None else chunk.valid.to(torch.int32)
+            at = (state.kv.clock[:, None] + flags.cumsum(1, dtype=torch.int32) - 1)[:, :, None]
+            query, key = (_turned_back(self.rope, x, at) for x in (chunk.query, chunk.key))
+            chunk = chunk._replace(query=query, key=key)
         chunk = chunk._replace(position=position)
         params = (None, sink, pairwise)
         if not own:  # a layer that shares the keys of another one
@@ -303,8 +334,23 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
                 "Was set_attn_implementation called since the cache was made? Make a new cache."
             )
 
-    def _plain(self, chunk: Chunk) -> Chunk:
-        raise NotImplementedError
+    # ---------------------------------------------------------------- positions
+
+    def _scheme(self) -> Encoding:
+        """Return the position scheme, taking the model's rotation off where it is another one."""
+        if self.rope is None or self.memory.positions == "model":
+            return NoPosition()
+        numbered = self.memory.positions == "in-cache"
+        beyond = self.trained is not None and self.seen > self.trained
+        if not self.plain and (numbered or beyond):
+            self.plain = True
+            if self.state is not None:
+                kv = self.state.kv
+                at = kv.position if kv.position.ndim == 3 else kv.position[:, None, :]
+                self.state = LayerState(kv._replace(key=_turned_back(self.rope, kv.key, at)), None)
+        if not self.plain:
+            return NoPosition()
+        return InCache(self.rope) if numbered else LMInfinite(self.trained or 0, rope=self.rope)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> None:
         if self.state is not None:
@@ -348,14 +394,10 @@ class HybridMemoryLayer(MemoryLayer, _LinearAndFull):  # type: ignore[misc]
         MemoryLayer.reorder_cache(self, beam_idx)
 
 
-@lru_cache(maxsize=256)
-def _layer_of(
-    memory: MemoryConfig, number: int, scaling: float | None, trace: bool, encoding: Given
-) -> AttendreLayer:
-    kv = replace(memory.kv_memory(number), scale=scaling)
-    return AttendreLayer(
-        kv_memory=kv, top_k=memory.top_k, causal=True, trace=trace, encoding=encoding.simplest
-    )
+def _turned_back(rope: RoPE, x: Tensor, position: Tensor) -> Tensor:
+    """Take the rotation off queries or keys."""
+    rotated: Tensor = rope.rotate(x.float(), -position)
+    return rotated.to(x.dtype)
 
 
 def _piece(chunk: Chunk, first: int, last: int) -> Chunk:

@@ -117,6 +117,7 @@ def reads_in_chunks(model: Any, layers: list[Any]) -> bool:
         for x in layers
         if type(x).__name__ != "DummyLayer"
     )
+    plain = plain and any(type(x) is MemoryLayer for x in layers)  # windows need no chunks
     own = type(model).generate.__module__ != "transformers.generation.utils"
     counts = prefill is not None and "is_first_iteration" in signature(prefill).parameters
     return plain and counts and not own
