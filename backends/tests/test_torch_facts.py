@@ -131,6 +131,7 @@ def test_public_names_are_pinned_and_documented():
 
     assert sorted(attendre_torch.__all__) == [
         "AttendreAttention",
+        "AttendreCache",
         "AttentionOutput",
         "Segment",
         "Streaming",
@@ -138,6 +139,7 @@ def test_public_names_are_pinned_and_documented():
         "TrainingOutput",
         "TransformersModel",
         "backend",
+        "bounded",
         "compiled_step",
         "detach",
         "from_transformers",
