@@ -93,6 +93,49 @@ def shape(
     raise ShapeError(f"{where}: {name} has shape {given}, expected ({axes}) = ({lengths}). {hint}")
 
 
+def heads(where: str, name: str, array: Array, expected: tuple[Any, ...]) -> None:
+    """Check an array (batch, seq, heads, head_dim), and say what another one looks like."""
+    given = tuple(array.shape)
+    if not _fits(given, expected):
+        hint = _layout(name, given, expected)
+        shape(where, name, array, "batch, seq, heads, head_dim", expected, hint)
+
+
+def query_heads(where: str, query: Array, batch: int, kv_heads: int, dim: int) -> None:
+    """Check queries: like `heads`, but there may be several for each K/V head."""
+    heads(where, "query", query, (batch, None, None, dim))
+    given = tuple(query.shape)
+    if given[2] % kv_heads or not given[2]:
+        swapped = given[1] and not given[1] % kv_heads
+        raise ShapeError(
+            f"{where}: query has {given[2]} heads, expected a multiple of {kv_heads} K/V heads. "
+            + (_swapped("query") if swapped else "Each serves the same number of query heads.")
+        )
+
+
+def _layout(name: str, given: tuple[int, ...], expected: tuple[Any, ...]) -> str:
+    """Recognise a wrong layout of heads, and return what to do about it."""
+    if len(given) != 4:
+        return "Split the heads: reshape the last axis to (heads, head_dim)."
+    if _fits(given[1:], expected[1:]):
+        return (
+            f"The state has {expected[0]} rows, but {given[0]} were passed. Pass the rows that it "
+            f"was made for, or make one with init(batch={given[0]})."
+        )
+    if _fits((given[2], given[1], given[3]), expected[1:]):
+        return _swapped(name)
+    if expected[1] not in (None, given[1]):
+        return "Give one value to each key."
+    return "init has fixed these sizes. Check the projection, or make a state for other sizes."
+
+
+def _swapped(name: str) -> str:
+    return (
+        "This looks like (batch, heads, seq, head_dim), the layout of "
+        f"scaled_dot_product_attention. Swap two axes: {name}.swapaxes(1, 2)."
+    )
+
+
 def _fits(given: tuple[int, ...], expected: tuple[Any, ...]) -> bool:
     if len(given) != len(expected):
         return False
@@ -327,11 +370,10 @@ def entries(
 ) -> Entries:
     """Check a chunk to be inserted into a key-value memory, and number its entries."""
     xp = namespace_of(state.key)
-    batch, heads, _, dim = state.key.shape
-    axes, hint = "batch, seq, heads, head_dim", "Split the heads before inserting."
-    shape(where, "key", key, axes, (batch, None, heads, dim), hint)
+    batch, kv_heads, _, dim = state.key.shape
+    heads(where, "key", key, (batch, None, kv_heads, dim))
     lead = (batch, key.shape[1])
-    shape(where, "value", value, axes, (*lead, heads, state.value.shape[3]), hint)
+    heads(where, "value", value, (*lead, kv_heads, state.value.shape[3]))
     same_dtype(where, "key", key, state.key.dtype)
     same_dtype(where, "value", value, state.value.dtype)
     valid = flags(where, "valid", valid, lead, key, default=True)

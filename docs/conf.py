@@ -33,7 +33,7 @@ default_role = "py:obj"
 html_theme = "furo"
 html_title = f"attendre-core {release}"
 html_static_path = ["_static"]
-html_css_files = ["tables.css"]
+html_css_files = ["pairs.css", "tables.css"]
 html_copy_source = False
 html_show_sourcelink = False
 

@@ -11,11 +11,13 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 
 import attendre_core as at
 from attendre_core.backend import backend_of
@@ -28,7 +30,12 @@ BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```$", re.MULTILI
 TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: A page whose examples import one of these is skipped where it is not installed.
-LIBRARIES = ("array_api_strict", "torch", "transformers", "jax", "flax", "matplotlib")
+LIBRARIES = (
+    "array_api_strict", "torch", "transformers", "accelerate", "peft", "jax", "flax", "matplotlib",
+)  # fmt: skip
+#: Packages of others that are compared with ours: a block that imports one is left out where its
+#: requirements are not met.
+PEERS = ("attention_sinks", "kvpress", "streaming_llm")
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
@@ -40,6 +47,24 @@ PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 
 def blocks_of(page: Path) -> list[str]:
     return BLOCK.findall(page.read_text(encoding="utf-8"))
+
+
+def usable(peer: str) -> bool:
+    """Whether a package is installed, and everything that it requires in the right version."""
+    try:
+        for line in metadata.requires(peer) or ():
+            wanted = Requirement(line)
+            if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
+                continue
+            if not wanted.specifier.contains(metadata.version(wanted.name)):
+                return False
+    except metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def imports(block: str, library: str) -> bool:
+    return re.search(rf"(import|from) {library}\b", block) is not None
 
 
 def modules() -> list[str]:
@@ -78,13 +103,15 @@ def admitted_shares(namespace: dict[str, Any]) -> Iterator[tuple[str, float]]:
                 yield name, min(report.admitted_share)
 
 
+# Between peft and transformers.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=name_of)
 def test_examples_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """The blocks of one page run in order, in one namespace, and leave no memory frozen."""
     for library in LIBRARIES:
-        if any(re.search(rf"(import|from) {library}\b", block) for block in blocks_of(page)):
+        if any(imports(block, library) for block in blocks_of(page)):
             pytest.importorskip(library)
     monkeypatch.chdir(tmp_path)
     text = page.read_text(encoding="utf-8")
@@ -93,9 +120,14 @@ def test_examples_of_a_page_run(
     namespace: dict[str, Any] = {"__name__": "__main__"}
     frozen: dict[str, float] = {}
     for block in BLOCK.finditer(text):
+        peers = [peer for peer in PEERS if imports(block.group(1), peer)]
+        if not all(usable(peer) for peer in peers):
+            continue
         line = text.count("\n", 0, block.start(1))
         code = compile("\n" * line + block.group(1), str(page), "exec", dont_inherit=True)
         with warnings.catch_warnings():
+            if peers:
+                warnings.simplefilter("ignore")
             warnings.simplefilter("error", at.FrozenMemoryWarning)
             exec(code, namespace)
         frozen |= {name: share for name, share in admitted_shares(namespace) if share < 0.5}
@@ -128,7 +160,9 @@ def test_no_python_is_marked_as_text(page: Path) -> None:
 def test_the_pages_that_promise_examples_have_them() -> None:
     with_examples = {name_of(page) for page in PAGES if blocks_of(page)}
     promised = {"README.md", "docs/index.md", "docs/tutorial.md", "docs/guides/own_policy.md"}
-    promised |= {f"docs/guides/{name}.md" for name in ("models", "torch", "jax", "positions")}
+    promised |= {
+        f"docs/guides/{name}.md" for name in ("models", "torch", "training", "jax", "positions")
+    }
     assert promised <= with_examples
 
 

@@ -111,11 +111,8 @@ class AttendreLayer(LayerSpec):
         """
         where = "AttendreLayer.step"
         self._check_state(where, state)
-        checks.shape(
-            where, "key", chunk.key, "batch, seq, heads, head_dim",
-            (state.kv.key.shape[0], None, *state.kv.key.shape[1:4:2]),
-            "Split the heads before the step.",
-        )  # fmt: skip
+        batch, heads, _, dim = state.kv.key.shape
+        checks.heads(where, "key", chunk.key, (batch, None, heads, dim))
         self._warn_of_refusals(chunk)
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}

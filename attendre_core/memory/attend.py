@@ -75,15 +75,7 @@ def read(
     """Check the queries and pair them with the stored entries."""
     xp = namespace_of(state.key)
     batch, heads, _, dim = state.key.shape
-    checks.shape(
-        where, "query", query, "batch, queries, heads, head_dim", (batch, None, None, dim),
-        "Split the heads before attending.",
-    )  # fmt: skip
-    if query.shape[2] % heads or not query.shape[2]:
-        raise ShapeError(
-            f"{where}: query has {query.shape[2]} heads, expected a multiple of the memory's "
-            f"{heads} K/V heads. Each K/V head serves the same number of query heads."
-        )
+    checks.query_heads(where, query, batch, heads, dim)
     checks.same_dtype(where, "query", query, state.key.dtype)
     count = query.shape[1]
     valid = checks.flags(where, "valid", valid, (batch, count), query, default=True)

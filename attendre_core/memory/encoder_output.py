@@ -57,15 +57,9 @@ def cross_attention(
     where = "cross_attention"
     xp = checks.same_library(where, query, key, value, valid)
     batch, slots, heads, dim = key.shape
-    axes, hint = "batch, slots, heads, dim", "Split the heads before attending."
-    checks.shape(where, "query", query, axes, (batch, None, None, dim), hint)
-    checks.shape(where, "value", value, axes, (batch, slots, heads, None), hint)
+    checks.query_heads(where, query, batch, heads, dim)
+    checks.heads(where, "value", value, (batch, slots, heads, None))
     checks.flags(where, "valid", valid, (batch, slots), key, default=True)
-    if query.shape[2] % heads:
-        raise ShapeError(
-            f"{where}: query has {query.shape[2]} heads, expected a multiple of {heads}, the "
-            "number of K/V heads."
-        )
     if top_k is not None:
         checks.whole_number(where, "top_k", top_k, least=1, hint="None attends to all.")
     rows = grouped(query, heads) * (dim**-0.5 if scale is None else scale)

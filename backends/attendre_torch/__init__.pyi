@@ -8,5 +8,6 @@ from attendre_torch.hugging_face import TransformersModel as TransformersModel
 from attendre_torch.hugging_face import from_transformers as from_transformers
 from attendre_torch.states import detach as detach
 from attendre_torch.streaming import Streaming as Streaming
-from attendre_torch.trainable import Segment as Segment
 from attendre_torch.trainable import TrainableModel as TrainableModel
+from attendre_torch.training_output import Segment as Segment
+from attendre_torch.training_output import TrainingOutput as TrainingOutput

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint as recomputed
 
 from attendre_core import checks
+from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.layer.making import head_sizes, layer_of, table_shape
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.memory.key_value import KeyValueMemory
@@ -59,9 +60,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     """Self-attention over a memory of fixed size, with queries that may wait for their future.
 
     ``out, state = attention(x, state)``: the state is passed in and returned; None starts a new
-    one. Without a Q memory, ``out`` belongs to ``x``. With one, it comes N positions late, so a
-    model must know the positions of its outputs and delay the residual stream too: use `step`, or
-    `run` for a whole sequence in order.
+    one. With a Q memory, outputs come N positions late, so a model must know their positions and
+    delay the residual stream too: call `step`, or `run` for a whole sequence in order.
 
     Parameters
     ----------
@@ -233,7 +233,18 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
             (batch, seq, dim), zeros where not valid.
         state
             For the next call.
+
+        Raises
+        ------
+        ConfigError
+            If there is a Q memory: outputs would not belong to ``x``.
         """
+        if self.delay:
+            raise ConfigError(
+                f"AttendreAttention: with a Q memory, outputs come N = {self.delay} positions "
+                "late, so they do not belong to x. Call run(x) for a whole sequence, or step(x, "
+                "state, carry=x), which returns the positions of the outputs, and flush at the end."
+            )
         out, state = self.step(
             x, state, position=position, valid=valid, document=document, donate=donate
         )
@@ -260,11 +271,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         metadata
             Any nested tensors (batch, seq, ...), which come out with their query.
         """
-        if x.ndim != 3 or x.shape[2] != self.dim:
-            checks.shape(
-                "AttendreAttention", "x", x, "batch, seq, dim", (None, None, self.dim),
-                "The batch comes first.",
-            )  # fmt: skip
+        self._check(x, state)
         if state is None:
             state = self.init_state(
                 x.shape[0], carry=carry, documents=document is not None, metadata=metadata
@@ -323,6 +330,20 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         return read_in_chunks(self, x, chunk, valid, document, detach_every)
 
     # ---------------------------------------------------------------- inside
+
+    def _check(self, x: Tensor, state: LayerState | None) -> None:
+        if x.ndim != 3 or x.shape[2] != self.dim:
+            heads = "Pass hidden states; it makes queries, keys and values of them itself."
+            checks.shape(
+                "AttendreAttention", "x", x, "batch, seq, dim", (None, None, self.dim),
+                heads if x.ndim == 4 else "The batch comes first.",
+            )  # fmt: skip
+        rows = x.shape[0] if state is None else state.kv.key.shape[0]
+        if rows != x.shape[0]:
+            raise ShapeError(
+                f"AttendreAttention: x has {x.shape[0]} rows, but the state has {rows}. Pass the "
+                f"rows that it was made for, or make one with init_state(batch={x.shape[0]})."
+            )
 
     def _step(
         self, given: Chunk, state: LayerState, donate: bool

@@ -15,13 +15,14 @@ from attendre_core.backend import backend
 from attendre_core.checks import dtype_name
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.architectures import architecture_of
+from attendre_core.zoo.architectures import ARCHITECTURES, architecture_of
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.generate import OnToken
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
 from attendre_torch.generation_config import end_tokens, new_tokens, wishes_of
+from attendre_torch.plain_models import plain_model, plain_tensors
 
 __all__ = ["TransformersModel", "from_transformers"]
 
@@ -39,8 +40,8 @@ def from_transformers(
     ----------
     model
         A ``PreTrainedModel`` of a type that `attendre_core.zoo` supports, e.g. Llama, Mistral,
-        Qwen2, Qwen3, Gemma 3, T5 or BERT. Tested with transformers 5.0 up to, but not including,
-        6.
+        Qwen2, Qwen3, Gemma 3, T5 or BERT, compiled or not. Tested with transformers 5.0 up to, but
+        not including, 6.
     memory
         The memories, as in `attendre_core.load`; None is full attention.
     tokenizer
@@ -57,10 +58,18 @@ def from_transformers(
     Raises
     ------
     CheckpointError
-        If the type of model is not supported, or its weights are not plain tensors (quantised,
-        offloaded, wrapped).
+        If the type of model is not supported, or it has adapters, is quantised or offloaded. All
+        of these work with `AttendreCache`.
     """
+    model = plain_model(model)
     checkpoint = _LoadedModel(model)
+    kind = checkpoint.config.word("model_type")
+    if kind not in ARCHITECTURES:
+        raise CheckpointError(
+            f"from_transformers: {checkpoint.where} has model_type {kind!r}, expected one of "
+            f"{', '.join(sorted(ARCHITECTURES))}. For any other causal LM, use "
+            "AttendreCache(model, memory)."
+        )
     architecture = architecture_of(checkpoint.config)
     try:
         params, dtype = load_parameters(
@@ -69,8 +78,7 @@ def from_transformers(
     except CheckpointError as error:
         raise CheckpointError(
             f"from_transformers: {checkpoint.where} does not hold what the architecture needs. "
-            "Pass the class with its output head, such as LlamaForCausalLM, with weights that "
-            f"are neither quantised nor wrapped. ({error})"
+            f"Pass the class with its output head, such as LlamaForCausalLM. ({error})"
         ) from error
     return TransformersModel(
         architecture,
@@ -185,17 +193,8 @@ class _LoadedModel:
 
     def __init__(self, model: Any) -> None:
         self.where = type(model).__name__
-        if not (hasattr(model, "state_dict") and hasattr(model, "config")):
-            raise ConfigError(
-                f"from_transformers: model is a {self.where}, expected a loaded model of "
-                "transformers, with config and state_dict."
-            )
         self.config = RawConfig(model.config.to_dict(), f"config of {self.where}")
-        self._tensors: dict[str, Tensor] = {
-            name: tensor
-            for name, tensor in model.state_dict().items()
-            if isinstance(tensor, Tensor) and tensor.is_floating_point()
-        }
+        self._tensors = plain_tensors(model)
         _check_device(self.where, self._tensors)
 
     def shape(self, name: str) -> tuple[int, ...] | None:

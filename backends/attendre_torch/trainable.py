@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from attendre_core import checks
-from attendre_core.errors import ConfigError, DTypeError
+from attendre_core.errors import ConfigError
 from attendre_core.layer.chunks import chunks_of, in_order, join
 from attendre_core.layer.stack import Stack, StackOutput
 from attendre_core.presets import MemoryConfig
@@ -19,36 +19,27 @@ from attendre_core.zoo.blocks import blocks_of, crosses_of
 from attendre_core.zoo.full_attention import full_pass
 from attendre_core.zoo.memories import is_far, memory_stack
 from attendre_core.zoo.model import Model
+from attendre_torch.like_transformers import LikeTransformers
 from attendre_torch.states import detach
+from attendre_torch.training_input import check_labels, compacted, flags, refuse
 from attendre_torch.training_layers import run_layer, run_layer_again
+from attendre_torch.training_output import (
+    Segment,
+    TrainingOutput,
+    loss_of,
+    next_tokens,
+    shifted_right,
+)
 from attendre_torch.weights import Weights
 
-__all__ = ["Segment", "TrainableModel"]
+__all__ = ["TrainableModel"]
 
 #: Output (batch, n, C), its places in the input, and which of them are real, (batch, n).
 Piece = tuple[Tensor, Tensor, Tensor]
 
 
-class Segment(NamedTuple):
-    """What `TrainableModel.segments` yields: outputs with a graph that starts at the segment.
-
-    Attributes
-    ----------
-    output
-        (batch, n, vocabulary): next-token logits; of an encoder (batch, n, dim).
-    place
-        int64, (batch, n): the place of each output in the input.
-    valid
-        Boolean, (batch, n): which of them are real.
-    """
-
-    output: Tensor
-    place: Tensor
-    valid: Tensor
-
-
-class TrainableModel(nn.Module):  # type: ignore[misc]
-    """A model of the zoo as a module.
+class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
+    """A model of the zoo as a module, to be trained by hand or by ``transformers.Trainer``.
 
     Parameters
     ----------
@@ -62,90 +53,137 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
     ----------
     memory
         What it reads through, chunk by chunk; None is full attention. It is the model's at
-        first, and may be set at any time.
+        first, and may be set at any time, also to a name such as ``"attendre-causal:1024"``.
     weights
-        The parameters under the names that the architecture gives them.
+        The parameters under the names that the architecture gives them. Linear maps are
+        ``nn.Linear``, such as ``weights.layers.0.q``, to which peft can attach adapters.
     """
 
     def __init__(self, model: Model, *, checkpoint: bool = False) -> None:
         super().__init__()
+        if not isinstance(model, Model):
+            raise ConfigError(
+                f"TrainableModel: model is a {type(model).__name__}, expected a Model. A model of "
+                "transformers goes through from_transformers first; one with adapters trains as "
+                "it is inside of bounded(model, memory)."
+            )
         if model.library != "torch":
             raise ConfigError(
                 f"TrainableModel: the model is on {model.library}, expected PyTorch. Load it with "
                 "backend='torch'."
             )
-        self._model = model
-        self.memory = model.memory
+        self._model, self._memory = model, model.memory
         self.checkpoint = checkpoint
         self.weights = Weights(model.params)
+
+    @property
+    def memory(self) -> MemoryConfig | None:
+        """What it reads through; may be set to anything that `load` takes."""
+        return self._memory
+
+    @memory.setter
+    def memory(self, memory: MemoryConfig | str | int | None) -> None:
+        self._memory = self._model.with_memory(memory).memory
 
     def extra_repr(self) -> str:
         """Say what it is and what it remembers."""
         return f"{type(self._model.architecture).__name__}, memory={self.memory}"
 
     def model(self) -> Model:
-        """Return the model for inference: the parameters as they are now, shared."""
+        """Return the model for inference: the parameters as they are now, shared.
+
+        Linear maps with an adapter are merged copies.
+        """
         old = self._model
         return Model(
-            old.architecture,
-            _detached(self.weights.tree()),
-            memory=self.memory,
-            library="torch",
-            dtype=checks.dtype_name(self._dtype),
-            tokenizer=old.tokenizer,
-            attention=old.attention,
-            end=old.end,
-        )
+            old.architecture, _detached(self.weights.tensors()), memory=self.memory,
+            library="torch", dtype=checks.dtype_name(self._dtype), tokenizer=old.tokenizer,
+            attention=old.attention, end=old.end,
+        )  # fmt: skip
 
     # ---------------------------------------------------------------- training
 
     def forward(
         self,
-        tokens: Tensor,
-        valid: Tensor | None = None,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
         *,
-        decoder_tokens: Tensor | None = None,
-        decoder_valid: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        decoder_attention_mask: Tensor | None = None,
+        num_items_in_batch: Tensor | int | None = None,
         detach_every: int | None = None,
-    ) -> Tensor:
-        """Return next-token logits, (batch, length, vocabulary); hidden states of an encoder.
+        **others: Any,
+    ) -> TrainingOutput:
+        """Return logits, and the loss of ``labels``, as models of transformers do.
 
         Parameters
         ----------
-        tokens
+        input_ids
             Integer, (batch, length).
-        valid
-            Boolean, (batch, length): False = padding, which changes nothing.
-        decoder_tokens, decoder_valid
-            For an encoder-decoder, what the decoder reads, its start token included.
+        attention_mask
+            (batch, length): 0 or False = padding, on either side, which changes nothing.
+        labels
+            Integer, (batch, length): of a decoder, mostly a copy of ``input_ids``; it is shifted
+            here, so that each position predicts the next one. Of an encoder-decoder, what the
+            decoder should write. -100 does not count.
+        decoder_input_ids, decoder_attention_mask
+            For an encoder-decoder, what the decoder reads, its start token included; by default
+            ``labels`` after the start token.
+        num_items_in_batch
+            The sum of the loss is divided by this number; None takes the mean.
         detach_every
             Cut the graph after so many chunks; None never does. `segments` also frees the graph
             in between.
+        **others
+            Further arguments of transformers' models, as long as they are None or False.
         """
-        hidden, valid = self._hidden(tokens, valid, detach_every)
+        refuse(others)
         architecture, params = self._model.architecture, self.weights.tree()
+        if architecture.kind == "encoder" and labels is not None:
+            raise ConfigError(
+                "TrainableModel: an encoder has no loss of its own. Call it without labels, and "
+                "compute a loss from last_hidden_state."
+            )
+        hidden, valid = self._hidden(input_ids, attention_mask, detach_every)
+        if architecture.kind == "encoder":
+            return TrainingOutput(last_hidden_state=hidden)
+        wanted = labels
         if isinstance(architecture, EncoderDecoder):
-            if decoder_tokens is None:
+            if decoder_input_ids is None and labels is not None:
+                decoder_input_ids = shifted_right(labels, architecture.start)
+            if decoder_input_ids is None:
                 raise ConfigError(
-                    "TrainableModel: an encoder-decoder needs decoder_tokens, which begin with "
-                    f"its start token {architecture.start}."
+                    "TrainableModel: an encoder-decoder needs labels, or decoder_input_ids, which "
+                    f"begin with its start token {architecture.start}."
                 )
             decoder, own = architecture.decoder, params["decoder"]
             hidden, _ = full_pass(
-                decoder, own, decoder_tokens, _flags(decoder_tokens, decoder_valid),
+                decoder, own, decoder_input_ids,
+                flags("decoder_input_ids", decoder_input_ids, decoder_attention_mask),
                 causal=True, library="torch",
                 crosses=crosses_of(decoder, own, hidden, valid),
             )  # fmt: skip
-        return self._out(params, hidden)
+        elif labels is not None:
+            check_labels(labels, tuple(input_ids.shape))
+            wanted = next_tokens(labels, valid)
+        logits = architecture.logits(params, hidden)
+        if wanted is None:
+            return TrainingOutput(logits=logits)
+        return TrainingOutput(loss=loss_of(logits, wanted, num_items_in_batch), logits=logits)
 
     def hidden(
-        self, tokens: Tensor, valid: Tensor | None = None, *, detach_every: int | None = None
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        detach_every: int | None = None,
     ) -> Tensor:
         """Return the hidden states of the input, (batch, length, dim), in input order."""
-        return self._hidden(tokens, valid, detach_every)[0]
+        return self._hidden(input_ids, attention_mask, detach_every)[0]
 
     def segments(
-        self, tokens: Tensor, valid: Tensor | None = None, *, detach_every: int = 1
+        self, input_ids: Tensor, attention_mask: Tensor | None = None, *, detach_every: int = 1
     ) -> Iterator[Segment]:
         """Read chunk by chunk and hand out what came out after every ``detach_every`` chunks.
 
@@ -158,10 +196,13 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
                 "TrainableModel.segments: an encoder-decoder has no outputs before its input "
                 "ends. Call the module."
             )
-        for pieces in self._pieces(tokens, _flags(tokens, valid), detach_every):
+        architecture = self._model.architecture
+        for pieces in self._pieces(input_ids, attention_mask, detach_every):
             if pieces:
                 x, place, real = join(pieces)
-                yield Segment(self._out(self.weights.tree(), x), place.long(), real)
+                if architecture.kind == "decoder":
+                    x = architecture.logits(self.weights.tree(), x)
+                yield Segment(x, place.long(), real)
 
     # ---------------------------------------------------------------- inside
 
@@ -170,47 +211,38 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
         first: torch.dtype = next(self.weights.parameters()).dtype
         return first
 
-    def _out(self, params: Params, hidden: Tensor) -> Tensor:
-        architecture = self._model.architecture
-        if architecture.kind == "encoder":
-            return hidden
-        logits: Tensor = architecture.logits(params, hidden)
-        return logits
-
     def _reading_params(self) -> Params:
         params: Params = self.weights.tree()
-        if isinstance(self._model.architecture, EncoderDecoder):
-            params = params["encoder"]
-        return params
+        return params["encoder"] if self._model.architecture.kind == "encoder-decoder" else params
 
     def _hidden(
-        self, tokens: Tensor, valid: Tensor | None, detach_every: int | None
+        self, tokens: Tensor, mask: Tensor | None, detach_every: int | None
     ) -> tuple[Tensor, Tensor]:
-        flags = _flags(tokens, valid)
+        valid = flags("input_ids", tokens, mask)
         model = self._model
         if self.memory is not None:
-            pieces = [p for group in self._pieces(tokens, flags, detach_every) for p in group]
-            return in_order([join(pieces)], tokens.shape[1]), flags
+            pieces = [p for group in self._pieces(tokens, mask, detach_every) for p in group]
+            return in_order([join(pieces)], tokens.shape[1]), valid
         if detach_every is not None:
             raise ConfigError(
                 "TrainableModel: detach_every cuts between chunks, but full attention has none. "
-                "Set memory to a MemoryConfig first."
+                "Set memory first."
             )
         hidden, _ = full_pass(
-            model.reading_part, self._reading_params(), tokens, flags,
+            model.reading_part, self._reading_params(), tokens, valid,
             causal=model.causal, library="torch",
         )  # fmt: skip
-        return torch.where(flags[:, :, None], hidden, torch.zeros_like(hidden)), flags
+        return torch.where(valid[:, :, None], hidden, torch.zeros_like(hidden)), valid
 
     def _pieces(
-        self, tokens: Tensor, valid: Tensor, detach_every: int | None
+        self, tokens: Tensor, mask: Tensor | None, detach_every: int | None
     ) -> Iterator[list[Piece]]:
         """Read through the memories; hand out hidden states before each cut and at the end."""
         memory, part = self.memory, self._model.reading_part
         if memory is None:
             raise ConfigError(
-                "TrainableModel.segments: full attention has no chunks. Set memory to a "
-                "MemoryConfig, e.g. at.preset('LFA-1e-3', kv_size=1024)."
+                "TrainableModel.segments: full attention has no chunks. Set memory first, e.g. to "
+                "'attendre-causal:1024'."
             )
         if detach_every is not None:
             checks.whole_number(
@@ -218,13 +250,12 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
                 hint="It counts chunks; None never cuts.",
             )  # fmt: skip
         params = self._reading_params()
-        batch, length = tokens.shape
-        stack = self._stack(length)
-        place = torch.arange(length, dtype=torch.int32, device=tokens.device).expand(batch, -1)
+        tokens, valid, place = compacted(tokens, flags("input_ids", tokens, mask))
+        stack = self._stack(tokens.shape[1])
         position = torch.cumsum(valid, dim=1, dtype=torch.int32) - 1
         position = torch.where(valid, position, torch.zeros_like(position))
         state = stack.init(
-            batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
+            batch=tokens.shape[0], heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
             carry_dim=part.dim, xp="torch", dtype=self._dtype, device=tokens.device,
             metadata=(place[:, :1],), chunk=memory.chunk,
         )  # fmt: skip
@@ -253,27 +284,9 @@ class TrainableModel(nn.Module):  # type: ignore[misc]
     def _stack(self, length: int) -> Stack:
         model, memory = self._model, cast(MemoryConfig, self.memory)
         part = model.reading_part
-        layers = memory_stack(
-            part, memory, "torch", causal=model.causal, far=is_far(part, length)
-        ).layers
+        far = is_far(part, length)
+        layers = memory_stack(part, memory, "torch", causal=model.causal, far=far).layers
         return Stack(layers, run_layer_again if self.checkpoint else run_layer)
-
-
-def _flags(tokens: Tensor, valid: Tensor | None) -> Tensor:
-    """Check tokens and return which of them are real."""
-    if tokens.ndim != 2 or tokens.is_floating_point():
-        raise DTypeError(
-            f"TrainableModel: tokens has shape {tuple(tokens.shape)} and dtype "
-            f"{checks.dtype_name(tokens.dtype)}, expected whole numbers, (batch, length)."
-        )
-    if valid is None:
-        return torch.ones_like(tokens, dtype=torch.bool)
-    checks.boolean("TrainableModel", "valid", valid)
-    checks.shape(
-        "TrainableModel", "valid", valid, "batch, length", tuple(tokens.shape),
-        "Give one flag to each token.",
-    )  # fmt: skip
-    return valid
 
 
 def _detached(tree: Any) -> Any:

@@ -1,19 +1,27 @@
-"""The nested parameters of a model as ``nn.Parameter``, for optimisers."""
+"""The nested parameters of a model as modules, for optimisers and adapters."""
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
 
+from attendre_core.tree import tree_map
+
 __all__ = ["Weights"]
+
+#: Linear maps, by the names that architectures give them; "cross_" may come before.
+_MAPS = ("q", "k", "v", "qkv", "out", "up", "gate", "down", "head")
 
 
 class Weights(nn.Module):  # type: ignore[misc]
     """Nested dicts and lists of tensors as a tree of modules.
 
-    Names are paths: ``layers.0.q``. A tensor that occurs several times becomes one parameter.
-    Tensors are shared, not copied.
+    Names are paths, such as ``layers.0.q``. A linear map is an ``nn.Linear``, which holds its bias
+    too and may be replaced by another module, as peft does; everything else is a parameter. A
+    tensor that occurs several times is registered where it occurs first. Tensors are shared, not
+    copied.
 
     Parameters
     ----------
@@ -25,33 +33,105 @@ class Weights(nn.Module):  # type: ignore[misc]
     >>> import torch
     >>> weights = Weights({"norm": torch.ones(2), "layers": [{"q": torch.zeros(2, 2)}]})
     >>> [name for name, _ in weights.named_parameters()]
-    ['norm', 'layers.0.q']
-    >>> sorted(weights.tree())
-    ['layers', 'norm']
+    ['norm', 'layers.0.q.weight']
+    >>> weights.tree()["layers"][0]["q"]
+    Linear(in_features=2, out_features=2, bias=False)
     """
 
-    def __init__(self, tree: Any, _known: dict[int, nn.Parameter] | None = None) -> None:
+    def __init__(self, tree: Any) -> None:
         super().__init__()
-        known = {} if _known is None else _known
-        self._listed = isinstance(tree, list)
-        #: Under which name each part is registered: ``type``, for example, is a module's method.
-        self._names: dict[Any, str] = {}
-        for name, part in enumerate(tree) if self._listed else tree.items():
-            own = str(name)
-            while hasattr(self, own):
-                own += "_"
-            self._names[name] = own
-            if not isinstance(part, Tensor):
-                self.add_module(own, Weights(part, known))
-                continue
-            if id(part) not in known:
-                known[id(part)] = nn.Parameter(part, part.is_floating_point())
-            self.register_parameter(own, known[id(part)])
+        #: ``tree`` with paths in place of tensors; ``layers.0.q:bias`` belongs to a linear map.
+        self._paths = _registered(self, "", tree, {})
 
     def tree(self) -> Any:
-        """Return the current parameters in the original nesting."""
-        parts = {}
-        for name, own in self._names.items():
-            part = self._modules.get(own)
-            parts[name] = self._parameters[own] if part is None else part.tree()
-        return list(parts.values()) if self._listed else parts
+        """Return parameters and linear maps in the original nesting; biases of maps are None."""
+
+        def found(path: str) -> Any:
+            return None if path.endswith(":bias") else self._at(path)
+
+        return tree_map(found, self._paths)
+
+    def tensors(self) -> Any:
+        """Return plain tensors in the original nesting.
+
+        They are shared, except for those of maps with an adapter, which are merged copies.
+        """
+        merged: dict[str, Any] = {}
+
+        def found(path: str) -> Tensor:
+            path, _, name = path.partition(":")
+            part = merged[path] if path in merged else self._at(path)
+            if not isinstance(part, nn.Module):
+                return part
+            merged[path] = _merged(part)
+            return getattr(merged[path], name or "weight")
+
+        return tree_map(found, self._paths)
+
+    def _at(self, path: str) -> Any:
+        home, _, name = path.rpartition(".")
+        return getattr(self.get_submodule(home), name)
+
+
+def _registered(home: nn.Module, path: str, tree: Any, known: dict[Any, str]) -> Any:
+    """Register the tensors of a tree below ``home``, and return their paths."""
+    if isinstance(tree, list):
+        return list(_registered(home, path, dict(enumerate(tree)), known).values())
+    paths: dict[Any, Any] = dict.fromkeys(tree)
+    for name in sorted(tree, key=lambda name: str(name).endswith("_bias")):
+        own, part = str(name), tree[name]
+        while hasattr(home, own):  # ``type``, for example, is a method of modules
+            own += "_"
+        at = path + own
+        if paths[name] is not None:  # a bias that its map has registered
+            continue
+        if not isinstance(part, Tensor):
+            home.add_module(own, inner := nn.Module())
+            paths[name] = _registered(inner, f"{at}.", part, known)
+        elif (memory := _memory(part)) in known:
+            paths[name] = known[memory]
+        elif _is_map(tree, name):
+            bias = f"{name}_bias"
+            home.add_module(own, _linear(part, tree.get(bias)))
+            paths[name], known[memory] = at, f"{at}.weight"
+            if bias in tree:
+                paths[bias] = f"{at}:bias"
+        else:
+            home.register_parameter(own, _parameter(part))
+            paths[name] = known[memory] = at
+    return paths
+
+
+def _is_map(tree: dict[str, Any], name: str) -> bool:
+    """Whether a tensor is the weight of a linear map, to be registered with its bias."""
+    weight, bias = tree[name], tree.get(f"{name}_bias")
+    called = str(name).removeprefix("cross_") in _MAPS
+    return called and weight.ndim == 2 and (bias is None or bias.ndim == 1)
+
+
+def _linear(weight: Tensor, bias: Tensor | None) -> nn.Linear:
+    columns, rows = weight.shape
+    made = nn.Linear(rows, columns, bias=bias is not None, device="meta")
+    made.weight = _parameter(weight)
+    if bias is not None:
+        made.bias = _parameter(bias)
+    return made
+
+
+def _memory(tensor: Tensor) -> Any:
+    """Return a key that is equal for two tensors if they are the same numbers in memory."""
+    start = tensor.data_ptr()
+    return (start, tensor.shape, tensor.stride(), tensor.dtype) if start else id(tensor)
+
+
+def _parameter(tensor: Tensor) -> nn.Parameter:
+    return nn.Parameter(tensor, tensor.is_floating_point())
+
+
+def _merged(module: nn.Module) -> Any:
+    """Return a linear map; if it has an adapter of peft, a copy with the adapter merged."""
+    if not hasattr(module, "get_base_layer"):
+        return module
+    copy = deepcopy(module)
+    copy.merge()
+    return copy.get_base_layer()

@@ -182,7 +182,7 @@ def test_a_step_says_where_its_outputs_stand_and_carries_the_residual_stream():
 
 def test_draining_is_flushing():
     module = attention(**OPTIONS["waiting"])
-    _, state = module(sequence(length=8))
+    _, state = module.step(sequence(length=8))
     flushed, _ = module.flush(state)
     drained, _ = module.drain(state, chunk=2)
     torch.testing.assert_close(drained.x, flushed.x)
@@ -225,11 +225,11 @@ def test_donated_states_are_written_in_place():
     module = attention(memory=16, q_memory=3)
     x = sequence(length=S)
     with torch.inference_mode():
-        _, state = module(x)
+        _, state = module.step(x)
         key = state.kv.key.data_ptr()
-        _, kept = module(x, state)
+        _, kept = module.step(x, state)
         assert kept.kv.key.data_ptr() != key
-        _, after = module(x, state, donate=True)
+        _, after = module.step(x, state, donate=True)
     assert after.kv.key.data_ptr() == key
 
 
@@ -267,11 +267,11 @@ WEIGHTS = ("weight", "bias")
 def test_states_are_saved_and_loaded_without_trust(tmp_path):
     module = attention(**OPTIONS["waiting"])
     x = sequence(length=S)
-    _, state = module(x)
+    _, state = module.step(x)
     torch.save(state, tmp_path / "state.pt")
     again = torch.load(tmp_path / "state.pt", weights_only=True)
     assert type(again) is type(state)
-    assert torch.equal(module(x, again)[0], module(x, state)[0])
+    assert torch.equal(module.step(x, again)[0].x, module.step(x, state)[0].x)
 
 
 @pytest.mark.parametrize(
@@ -387,3 +387,23 @@ def test_impossible_sizes_are_refused(options, message):
 def test_input_of_another_width_is_refused():
     with pytest.raises(at.ShapeError, match=r"\(2, 11, 5\), expected .*any, any, 16"):
         attention(memory=4)(torch.zeros(B, T, 5))
+
+
+def test_arrays_of_heads_are_refused():
+    with pytest.raises(at.ShapeError, match="Pass hidden states; it makes queries, keys and"):
+        attention(memory=4)(torch.zeros(B, H, T, C // H))
+
+
+def test_another_batch_than_that_of_the_state_is_refused():
+    module = attention(memory=4)
+    _, state = module(sequence(length=S))
+    message = r"x has 3 rows, but the state has 2\. .* init_state\(batch=3\)"
+    with pytest.raises(at.ShapeError, match=message):
+        module(torch.zeros(3, S, C), state)
+
+
+def test_outputs_that_come_late_are_not_returned_as_those_of_x():
+    """Without a warning, the first N outputs would be zeros."""
+    module = attention(memory=8, q_memory=3)
+    with pytest.raises(at.ConfigError, match=r"N = 3 positions late.*run\(x\).*step\(x, state"):
+        module(sequence())

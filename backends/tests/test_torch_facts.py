@@ -131,12 +131,15 @@ def test_public_names_are_pinned_and_documented():
 
     assert sorted(attendre_torch.__all__) == [
         "AttendreAttention",
+        "AttendreCache",
         "AttentionOutput",
         "Segment",
         "Streaming",
         "TrainableModel",
+        "TrainingOutput",
         "TransformersModel",
         "backend",
+        "bounded",
         "compiled_step",
         "detach",
         "from_transformers",

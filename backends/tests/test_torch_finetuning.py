@@ -69,7 +69,9 @@ def test_gradients_reach_the_record_through_the_memory(example):
     told = int(ids[0, place])
 
     def reached(detach_every):
-        loss = example.cross_entropy(model(ids, detach_every=detach_every)[:, -1], answers[:, -1])
+        loss = example.cross_entropy(
+            model(ids, detach_every=detach_every).logits[:, -1], answers[:, -1]
+        )
         (grad,) = torch.autograd.grad(loss, model.weights.tree()["embedding"])
         return bool(grad[told].any())
 

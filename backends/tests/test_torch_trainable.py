@@ -1,16 +1,20 @@
 """TrainableModel: models of the zoo as modules, trained through their memories."""
 
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import attendre_core as at
-from attendre_core.tree import tree_map
+from attendre_core.tree import tree_leaves, tree_map
+from attendre_core.zoo import architectures
 from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.config import RawConfig
 
 torch = pytest.importorskip("torch")
 
-from attendre_torch import TrainableModel  # noqa: E402
+from attendre_torch import TrainableModel, weights  # noqa: E402
 
 B, T, V = 2, 14, 19
 LLAMA = {
@@ -76,19 +80,28 @@ def assert_same(one, two, **tolerance):
 def test_logits_are_those_of_the_model(memory, checkpoint):
     ours = model(memory=memory)
     module = TrainableModel(ours, checkpoint=checkpoint)
-    torch.testing.assert_close(module(tokens()), ours.logits(tokens()))
+    torch.testing.assert_close(module(tokens()).logits, ours.logits(tokens()))
 
 
 @pytest.mark.parametrize("memory", [None, SMALL, WAITING], ids=["full", "M<T", "N>0"])
-def test_padding_changes_nothing(memory):
-    module = TrainableModel(model(memory=memory))
-    ids = torch.cat([torch.full((B, 4), 7), tokens()], dim=1)
-    valid = torch.ones_like(ids, dtype=torch.bool)
-    valid[0, :4] = False
-    got = module(ids, valid)
-    torch.testing.assert_close(got[1:], module(ids[1:]))
-    if memory is None:  # the chunks of a memory lie elsewhere than without padding
-        torch.testing.assert_close(got[:1, 4:], module(tokens()[:1]))
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_padding_changes_nothing(memory, side):
+    """Neither logits nor loss nor gradients: each row is read as if it were alone."""
+    module = TrainableModel(model(memory=memory, dtype="float64"))
+    rows = [tokens()[0], tokens()[1, :9]]
+    before = {"left": [3, 8], "right": [0, 0], "both": [2, 4]}[side]
+    ids, mask = torch.full((2, 17), 7), torch.zeros((2, 17), dtype=torch.int64)
+    for i, (row, start) in enumerate(zip(rows, before, strict=True)):
+        ids[i, start : start + len(row)], mask[i, start : start + len(row)] = row, 1
+    labels = torch.where(mask == 1, ids, -100)
+    alone = [module(row[None], labels=row[None]) for row in rows]
+    counts = [len(row) - 1 for row in rows]
+    want = sum(out.loss * n for out, n in zip(alone, counts, strict=True)) / sum(counts)
+    got = module(ids, mask, labels)
+    for i, (row, start) in enumerate(zip(rows, before, strict=True)):
+        torch.testing.assert_close(got.logits[i, start : start + len(row)], alone[i].logits[0])
+    torch.testing.assert_close(got.loss, want)
+    assert_same(gradients(module, got.loss), gradients(module, want))
 
 
 @pytest.mark.parametrize("attention", ["causal", "prefix"])
@@ -99,9 +112,9 @@ def test_gradients_are_those_of_full_attention_while_nothing_is_evicted(attentio
     memory = at.preset("LFA-0", kv_size=32, q_size=waits, chunk=4)
     module = TrainableModel(model(dtype="float64", attention=attention), checkpoint=checkpoint)
     ids = tokens()
-    want = gradients(module, loss_of(module(ids), ids))
+    want = gradients(module, loss_of(module(ids).logits, ids))
     module.memory = memory
-    found = gradients(module, loss_of(module(ids), ids))
+    found = gradients(module, loss_of(module(ids).logits, ids))
     assert_same(found, want, rtol=1e-9, atol=1e-12)
     assert all(grad.any() for grad in found.values())
 
@@ -109,15 +122,15 @@ def test_gradients_are_those_of_full_attention_while_nothing_is_evicted(attentio
 def test_gradients_through_evicting_memories_agree_with_differences():
     module = TrainableModel(model(dtype="float64", memory=WAITING))
     ids = tokens()
-    found = gradients(module, loss_of(module(ids), ids))
-    weight = module.weights.tree()["layers"][0]["k"]
+    found = gradients(module, loss_of(module(ids).logits, ids))
+    weight = module.weights.tree()["layers"][0]["k"].weight
     direction = torch.randn(weight.shape, dtype=torch.float64)
-    slope = (found["weights.layers.0.k"] * direction).sum()
+    slope = (found["weights.layers.0.k.weight"] * direction).sum()
     losses = []
     with torch.no_grad():
         for step in (1e-6, -2e-6):
             weight.add_(step * direction)
-            losses.append(loss_of(module(ids), ids))
+            losses.append(loss_of(module(ids).logits, ids))
     torch.testing.assert_close((losses[0] - losses[1]) / 2e-6, slope, rtol=1e-5, atol=1e-8)
 
 
@@ -134,7 +147,9 @@ def test_segments_are_truncated_back_propagation(memory):
         )
         return (each * valid.flatten()).sum()
 
-    want = gradients(module, total(module(ids, detach_every=2), target, torch.ones_like(ids)))
+    want = gradients(
+        module, total(module(ids, detach_every=2).logits, target, torch.ones_like(ids))
+    )
     module.zero_grad()
     places = []
     for part in module.segments(ids, detach_every=2):
@@ -142,8 +157,8 @@ def test_segments_are_truncated_back_propagation(memory):
         places += part.place[0][part.valid[0]].tolist()
     assert places == list(range(21))
     assert_same({n: p.grad for n, p in module.named_parameters()}, want)
-    whole = gradients(module, total(module(ids), target, torch.ones_like(ids)))
-    assert not torch.allclose(whole["weights.layers.0.k"], want["weights.layers.0.k"])
+    whole = gradients(module, total(module(ids).logits, target, torch.ones_like(ids)))
+    assert not torch.allclose(whole["weights.layers.0.k.weight"], want["weights.layers.0.k.weight"])
 
 
 def test_segments_free_their_graph():
@@ -173,13 +188,13 @@ def test_an_optimiser_changes_what_the_model_writes():
     module = TrainableModel(ours)
     names = [name for name, _ in module.named_parameters()]
     assert len(names) == len(set(names)) == len(list(module.parameters()))
-    assert "weights.layers.1.down" in names
-    assert "weights.head" not in names  # tied
+    assert "weights.layers.1.down.weight" in names
+    assert "weights.head.weight" not in names  # tied
     optimiser = torch.optim.Adam(module.parameters(), lr=0.05)
     ids = torch.arange(B * T).reshape(B, T) % 5
     losses = []
     for _ in range(30):
-        loss = loss_of(module(ids), ids)
+        loss = loss_of(module(ids).logits, ids)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -198,10 +213,10 @@ def test_state_dict_and_dtype_round_trip():
         for parameter in other.parameters():
             parameter.mul_(0.5)
     other.load_state_dict(module.state_dict())
-    assert torch.equal(other(tokens()), module(tokens()))
-    want = other(tokens())
+    assert torch.equal(other(tokens()).logits, module(tokens()).logits)
+    want = other(tokens()).logits
     other.to(torch.bfloat16)
-    got = other(tokens())
+    got = other(tokens()).logits
     assert got.dtype == torch.bfloat16
     assert other.model().dtype == "bfloat16"
     assert (got.float() - want).abs().max() < 0.1 * want.abs().max()
@@ -210,9 +225,9 @@ def test_state_dict_and_dtype_round_trip():
 def test_autocast_trains_with_scores_in_single_precision():
     module = TrainableModel(model(memory=ENOUGH))
     ids = tokens()
-    want = gradients(module, loss_of(module(ids), ids))
+    want = gradients(module, loss_of(module(ids).logits, ids))
     with torch.autocast("cpu", torch.bfloat16):
-        logits = module(ids)
+        logits = module(ids).logits
         loss = loss_of(logits, ids)
     assert logits.dtype == torch.bfloat16
     found = gradients(module, loss)
@@ -225,24 +240,64 @@ def test_encoder_decoders_train():
     ours = model(T5)
     module = TrainableModel(ours)
     written = tokens(5, seed=1)
-    got = module(tokens(), decoder_tokens=written)
+    got = module(tokens(), decoder_input_ids=written).logits
     torch.testing.assert_close(got, ours.logits(tokens(), written))
     want = gradients(module, loss_of(got, written))
     assert all(grad.any() for grad in want.values())
     module.memory = at.preset("LFA-0", kv_size=40, q_size=30, chunk=4)
-    found = gradients(module, loss_of(module(tokens(), decoder_tokens=written), written))
+    found = gradients(module, loss_of(module(tokens(), decoder_input_ids=written).logits, written))
     assert_same(found, want, rtol=1e-3, atol=1e-5)
 
 
 def test_encoders_train_on_their_hidden_states():
     ours = model(BERT)
     module = TrainableModel(ours)
-    got = module(tokens())
+    got = module(tokens()).last_hidden_state
     torch.testing.assert_close(got, ours.encode(tokens()))
     assert torch.equal(module.hidden(tokens()), got)
     want = gradients(module, got.square().sum())
     module.memory = at.preset("LFA-0", kv_size=40, q_size=30, chunk=4)
-    assert_same(gradients(module, module(tokens()).square().sum()), want, rtol=1e-3, atol=1e-3)
+    assert_same(
+        gradients(module, module(tokens()).last_hidden_state.square().sum()),
+        want,
+        rtol=1e-3,
+        atol=1e-3,
+    )
+
+
+def test_every_linear_map_of_every_architecture_becomes_a_module():
+    """Adapters attach to modules: a map under a new name must be listed in `weights`."""
+    folder = Path(architectures.__file__).parent
+    used = {
+        name
+        for file in folder.glob("*.py")
+        for name in re.findall(r"""\blinear\(\w+, "(\w+)\"""", file.read_text(encoding="utf-8"))
+    }
+    assert {"qkv", "gate", "cross_out"} <= used
+    assert {name.removeprefix("cross_") for name in used} <= set(weights._MAPS)
+
+
+def test_weights_keep_nesting_order_and_sharing():
+    table = torch.randn(5, 2)
+    shared = {"type": table, "bias_table": torch.ones(3, 4)}
+    layers = [{"q_bias": torch.randn(2), "q": torch.randn(2, 2), **shared} for _ in range(2)]
+    tree = {"head": table, "layers": layers}
+    made = weights.Weights(tree)
+    found = made.tensors()
+    assert [list(part) for part in found["layers"]] == [list(part) for part in tree["layers"]]
+    for one, two in zip(tree_leaves(found), tree_leaves(tree), strict=True):
+        assert one.data_ptr() == two.data_ptr()
+        assert one.shape == two.shape
+    assert "layers.0.q.bias" in made.state_dict()
+    assert made.tree()["layers"][0]["type"] is made.head.weight  # registered where it came first
+
+
+def test_memory_may_be_set_by_name():
+    module = TrainableModel(model())
+    module.memory = "attendre-causal+chunk=4:8"
+    assert module.memory == at.preset("attendre-causal+chunk=4:8")
+    module.memory = None
+    torch.testing.assert_close(module(tokens()).logits, model().logits(tokens()))
 
 
 def test_mistakes_are_named():
@@ -256,7 +311,7 @@ def test_mistakes_are_named():
         module(tokens(), detach_every=2)
     with pytest.raises(at.DTypeError, match=r"expected whole numbers, \(batch, length\)"):
         module(tokens()[0])
-    with pytest.raises(at.ConfigError, match="needs decoder_tokens"):
+    with pytest.raises(at.ConfigError, match="needs labels, or decoder_input_ids"):
         TrainableModel(model(T5))(tokens())
     with pytest.raises(at.ConfigError, match="has no outputs before its input"):
         next(TrainableModel(model(T5, memory=SMALL)).segments(tokens()))

@@ -11,7 +11,12 @@ torch = pytest.importorskip("torch")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 transformers = pytest.importorskip("transformers")
 
-from attendre_torch import TrainableModel, TransformersModel, from_transformers  # noqa: E402
+from attendre_torch import (  # noqa: E402
+    AttendreCache,
+    TrainableModel,
+    TransformersModel,
+    from_transformers,
+)
 
 V = 61
 DECODER = {
@@ -266,7 +271,7 @@ def test_training_changes_the_model_of_transformers():
     ids = torch.tensor([PROMPT])
     with torch.no_grad():
         before = source(ids).logits
-    module(ids).square().mean().backward()
+    module(ids).logits.square().mean().backward()
     optimiser.step()
     with torch.no_grad():
         after = source(ids).logits
@@ -292,7 +297,7 @@ def test_text_goes_in_and_out_by_their_tokenizer():
 
 
 def test_models_that_do_not_fit_are_refused():
-    with pytest.raises(at.CheckpointError, match="model_type is 'gpt2'"):
+    with pytest.raises(at.CheckpointError, match="has model_type 'gpt2'.* use AttendreCache"):
         from_transformers(
             transformers.GPT2LMHeadModel(
                 transformers.GPT2Config(vocab_size=V, n_embd=16, n_layer=1, n_head=2)
@@ -306,6 +311,75 @@ def test_models_that_do_not_fit_are_refused():
     spread.model.norm.to("meta")
     with pytest.raises(at.ConfigError, match="are on cpu, meta, expected one device"):
         from_transformers(spread)
+
+
+def written(model, memory):
+    """What the advice of the errors gives: the model as it is, with a memory for its cache."""
+    ids = torch.tensor([PROMPT])
+    cache = AttendreCache(model, memory)
+    out = model.generate(ids, past_key_values=cache, max_new_tokens=4, do_sample=False)
+    return out[0, len(PROMPT) :].tolist()
+
+
+@pytest.mark.parametrize("how", ["peft", "transformers"])
+# Between peft and transformers.
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated")
+def test_adapters_are_refused_with_what_to_do(how):
+    peft = pytest.importorskip("peft")
+    config = peft.LoraConfig(r=4, target_modules=["q_proj"], init_lora_weights=False)
+    source = loaded("llama")
+    source.generation_config.pad_token_id = 0
+    before = written(source, "MT+chunk=4:8")
+    if how == "peft":
+        adapted = peft.get_peft_model(source, config)
+    else:
+        source.add_adapter(config)
+        adapted = source
+    message = r"q_proj is a peft\.tuners\.lora.*merge_and_unload\(\), or keep.* AttendreCache\("
+    with pytest.raises(at.CheckpointError, match=message):
+        from_transformers(adapted)
+    got = written(adapted, "MT+chunk=4:8")
+    assert got != before
+    if how == "peft":
+        merged = adapted.merge_and_unload()
+        from_transformers(merged)
+        assert written(merged, "MT+chunk=4:8") == got
+
+
+@pytest.mark.parametrize("part", ["whole", "inside"])
+def test_compiled_models_serve_as_they_are(part):
+    source = loaded("llama")
+    want = from_transformers(source).logits(PROMPT)
+    if part == "inside":
+        source.model = torch.compile(source.model, backend="eager")
+    else:
+        source = torch.compile(source, backend="eager")
+    torch.testing.assert_close(from_transformers(source).logits(PROMPT), want)
+
+
+@pytest.mark.filterwarnings("ignore:.*quantiz:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*quantiz:UserWarning")
+def test_quantised_models_are_refused_with_what_to_do():
+    source = loaded("llama")
+    source.generation_config.pad_token_id = 0
+    quantised = torch.ao.quantization.quantize_dynamic(source, {torch.nn.Linear})
+    message = r"is quantised \(model.layers.0.self_attn.q_proj is a torch.*AttendreCache\("
+    with pytest.raises(at.CheckpointError, match=message):
+        from_transformers(quantised)
+    assert len(written(quantised, "MT+chunk=4:8")) == 4
+
+
+@pytest.mark.filterwarnings("ignore:You are calling .generate")  # older transformers
+def test_offloaded_models_are_refused_with_what_to_do(tmp_path):
+    accelerate = pytest.importorskip("accelerate")
+    source = loaded("llama")
+    source.generation_config.pad_token_id = 0
+    want = written(source, "MT+chunk=4:8")
+    away = accelerate.disk_offload(source, tmp_path, execution_device=torch.device("cpu"))
+    message = r"is offloaded \(weights of model.embed_tokens are.*AttendreCache\("
+    with pytest.raises(at.CheckpointError, match=message):
+        from_transformers(away)
+    assert written(away, "MT+chunk=4:8") == want
 
 
 def test_new_tensors_are_made_on_the_device_of_the_model():

@@ -115,7 +115,7 @@ def train_short(model: TrainableModel, settings: Settings) -> list[float]:
         share = min(1.0, 1 / 3 + step / settings.short_steps)
         length = max(16, int(settings.short_length * share))
         ids, answers = documents(2048 // length, length, rng, every=length)
-        loss = cross_entropy(model(ids)[:, -1], answers[:, -1])
+        loss = cross_entropy(model(ids).logits[:, -1], answers[:, -1])
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -158,7 +158,7 @@ def accuracy(
     """Return the share of right answers at the end of documents never seen in training."""
     ids, answers = documents(settings.asked, length, np.random.default_rng(2), every=length)
     model.memory = memory
-    right = model(ids)[:, -1].argmax(-1) == answers[:, -1]
+    right = model(ids).logits[:, -1].argmax(-1) == answers[:, -1]
     return float(right.float().mean())
 
 

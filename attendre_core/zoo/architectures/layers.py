@@ -27,8 +27,11 @@ ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
 
 
 def linear(params: Params, name: str, x: Array) -> Array:
-    """Multiply by the weight ``name``, (out, in), and add its bias if there is one."""
-    return ops.linear(x, params[name], params.get(f"{name}_bias"))
+    """Multiply by the weight ``name``, (out, in), and add its bias; or call what is there."""
+    weight = params[name]
+    if callable(weight):  # a module of its own, such as one with an adapter
+        return weight(x)
+    return ops.linear(x, weight, params.get(f"{name}_bias"))
 
 
 def layer_norm(weight: Array, bias: Array | None, x: Array, eps: float) -> Array:

@@ -94,12 +94,19 @@ def _attention_before(original: str) -> Callable[..., Any]:
         key: Tensor,
         value: Tensor,
         attention_mask: Any = None,
+        dropout: float = 0.0,  # some pass it by place
         **options: Any,
     ) -> Any:
+        options["dropout"] = dropout
         layer = UPDATED.get()
         layer = None if layer is None else layer.source_of(key)
         if layer is not None:
             return layer.attend(module, query, key, value, attention_mask, **options), None
+        if isinstance(attention_mask, Seen):
+            raise ConfigError(
+                f"AttendreCache: {type(module).__name__} was not given the cache that its model "
+                "has. Activation (gradient) checkpointing takes it away: turn that off."
+            )
         return _original_attention(original, module)(
             module, query, key, value, attention_mask, **options
         )

@@ -29,8 +29,14 @@ WRONG_ARRAYS = [
     Mistake(
         "key-wrong-batch",
         SHAPE,
-        (INSERT, "key", "(1, 3, 2, 4)", "(2, any, 2, 4)"),
+        (INSERT, "key", "(1, 3, 2, 4)", "(2, any, 2, 4)", "has 2 rows, but 1", "init(batch=1)"),
         lambda s: s.insert(s.key[:1], s.key[:1]),
+    ),
+    Mistake(
+        "key-heads-before-seq",
+        SHAPE,
+        (INSERT, "key", "(2, 2, 3, 4)", "(batch, heads, seq, head_dim)", "key.swapaxes(1, 2)"),
+        lambda s: s.insert(s.key.swapaxes(1, 2), s.key.swapaxes(1, 2)),
     ),
     Mistake(
         "key-wrong-heads",
@@ -85,6 +91,18 @@ WRONG_ARRAYS = [
         SHAPE,
         (ATTEND, "3 heads", "multiple", "2 K/V heads"),
         lambda s: s.attend(s.query[:, :, :3]),
+    ),
+    Mistake(
+        "query-wrong-batch",
+        SHAPE,
+        (ATTEND, "query", "(1, 3, 4, 4)", "(2, any, any, 4)", "has 2 rows, but 1"),
+        lambda s: s.attend(s.query[:1]),
+    ),
+    Mistake(
+        "query-heads-before-seq",
+        SHAPE,
+        (ATTEND, "3 heads", "(batch, heads, seq, head_dim)", "query.swapaxes(1, 2)"),
+        lambda s: s.attend(s.query.swapaxes(1, 2)),
     ),
     Mistake(
         "query-wrong-width",
