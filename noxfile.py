@@ -289,8 +289,10 @@ def transformers_range(session: nox.Session, version: str) -> None:
     if version == "lowest":
         wanted = wanted.partition(",")[0].replace(">=", "==")
     session.install(TORCH)
-    session.install(wanted, *CONFORMANCE, "-e", ".")
-    session.run("pytest", "backends/tests/test_torch_transformers.py", *session.posargs)
+    session.install(wanted, "accelerate", "peft", *CONFORMANCE, *EXTRAS["zoo"], "-e", ".")
+    tests = ("transformers", "cache", "trainers")
+    files = [f"backends/tests/test_torch_{name}.py" for name in tests]
+    session.run("pytest", *files, "tests/transformers_models", *session.posargs)
 
 
 @nox.session(default=False)
