@@ -12,9 +12,10 @@ from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.memory.spec import CHUNK
 from attendre_core.policies import Policy
 
-__all__ = ["MemoryConfig"]
+__all__ = ["MemoryConfig", "usual_chunk"]
 
 _WORDS = {
     "present": ("compete", "visible"),
@@ -22,6 +23,15 @@ _WORDS = {
     "finish": ("drain", "flush"),
     "decode": ("separate", "inside"),
 }
+
+
+def usual_chunk(size: int) -> int:
+    """Return S for a memory of M entries if nothing else is said: the paper's, but at most M.
+
+    A memory that holds less than a chunk would refuse the rest of it, or take more than it was
+    given.
+    """
+    return max(min(CHUNK, size), 1)
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,8 @@ class MemoryConfig:
         M and N: entries of the K/V memory and of the Q memory of each layer. N = 0 means no Q
         memory.
     chunk, top_k
-        S and K: positions read per step, and entries each query retrieves (None: all).
+        S and K: positions read per step (0: 128, or M if that is less), and entries each query
+        retrieves (None: all).
     present
         See `KeyValueMemory`.
     positions
@@ -73,7 +84,7 @@ class MemoryConfig:
     policy: Policy
     kv_size: int
     q_size: int = 0
-    chunk: int = 128
+    chunk: int = 0
     top_k: int | None = None
     present: Literal["compete", "visible"] = "compete"
     positions: Literal["clamp", "model", "in-cache"] = "clamp"
@@ -91,6 +102,8 @@ class MemoryConfig:
         where = "MemoryConfig"
         checks.whole_number(where, "kv_size", self.kv_size, least=1, hint="It counts entries.")
         checks.whole_number(where, "q_size", self.q_size, least=0, hint="0 means no Q memory.")
+        if self.chunk == 0:
+            object.__setattr__(self, "chunk", usual_chunk(self.kv_size))
         checks.whole_number(where, "chunk", self.chunk, least=1, hint="It counts positions.")
         if self.q_size >= self.kv_size:
             raise ConfigError(
