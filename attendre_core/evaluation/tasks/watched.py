@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.observer import Presence
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.memories import full_attention_bytes, shape_of
 from attendre_core.zoo.model import Model
 
 __all__ = ["WatchedStream", "memory_bytes"]
@@ -52,17 +53,10 @@ class WatchedStream:
 def memory_bytes(model: Model, system: System, length: int) -> int:
     """Return the bytes kept per input: the memories of all layers, and waiting queries.
 
-    For full attention, these are the keys and values of ``length`` tokens.
+    For full attention, these are the keys and values that the model itself holds after ``length``
+    tokens; see `full_attention_bytes`.
     """
-    memory = system.memory
-    part, number = model.reading_part, 2 if "16" in model.dtype else 4
+    part = model.reading_part
     if system.whole:
-        return 2 * number * part.kv_heads * part.head_dim * length * part.layers
-    waiting = memory.q_size * (part.heads * part.head_dim + part.dim) * number
-    sizes = [
-        memory.kv_memory(layer).nbytes(
-            1, part.kv_heads, part.head_dim, model.dtype, chunk=memory.chunk
-        )
-        for layer in range(part.layers)
-    ]
-    return sum(sizes) + waiting * part.layers
+        return full_attention_bytes(part, length, model.dtype, causal=model.causal)
+    return system.memory.nbytes(**shape_of(part, model.dtype))
