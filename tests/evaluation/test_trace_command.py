@@ -184,6 +184,17 @@ def test_a_budget_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_equal_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--policies", "MT+wait=half,attendre,H2O", "--size", "48", "--json")
+    found = json.loads(trace(*options, "--equal-bytes", capsys=capsys))["policies"]
+    sizes = [policy["bytes"] for policy in found]
+    assert found[0]["kv_size"] == 48
+    assert all(0.95 * sizes[0] < size <= sizes[0] for size in sizes)
+    plain = [p["bytes"] for p in json.loads(trace(*options, capsys=capsys))["policies"]]
+    assert plain[0] == sizes[0]
+    assert plain[1] > sizes[1]
+
+
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
     text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
     assert "5 of 5 tokens in memory, 0 evicted, 0 refused" in text
