@@ -51,6 +51,7 @@ _EXAMPLES = """\
   attendre eval needle --model model.gguf --size 256,512 --context-tokens 2048 --out results/
   attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
       --limit 100 --policies MT,AS,LFA-1e-3,LRA-sum+softmax+c=0 --size 256 --out results/
+  attendre eval qa --model model.gguf --data mine.jsonl --size 256,512 --out results/
   attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --size 1024 \\
       --out results/
   attendre eval perplexity --model model.gguf --data book.txt --size 256,64MiB \\
