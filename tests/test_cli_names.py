@@ -148,6 +148,19 @@ def test_at_equal_bytes_every_memory_fills_what_the_baseline_holds(
             assert larger.nbytes(**shape_of(both_ways.reading_part, "float32")) > budget
 
 
+@pytest.mark.parametrize("baseline", ["full", "pinned"])
+def test_a_control_as_baseline_leaves_the_size_to_a_plain_memory(
+    baseline: str, both_ways: Model
+) -> None:
+    found = cells_for(
+        both_ways, names_of(["MT", "attendre"]), ("pinned",), [32], None, 16, 16,
+        equal_bytes=True, baseline=names_of([baseline])[0],
+    )  # fmt: skip
+    assert found[0] == Cell("MT", 32, 0)
+    assert found[-1] == Cell("pinned", 32, 0)
+    assert found[1].kv < 32
+
+
 def test_names_with_a_size_keep_it_at_equal_bytes(both_ways: Model) -> None:
     names = names_of(["MT", "attendre:48"])
     found = cells_for(both_ways, names, (), [32, 64], None, 16, 16, equal_bytes=True)

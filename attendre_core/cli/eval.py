@@ -130,7 +130,7 @@ def _add_grid(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the folder does not have yet, then report on everything in it."""
-    from attendre_core.evaluation.controls import label_of
+    from attendre_core.evaluation.controls import SIZELESS, label_of
     from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
@@ -152,7 +152,8 @@ def run(arguments: argparse.Namespace) -> None:
     items = task.items(model)
     notes = []
     if arguments.equal_bytes:
-        notes.append(f"At equal bytes: each M is what fits into the bytes that {baseline} holds.")
+        holds = first if baseline in SIZELESS else baseline
+        notes.append(f"At equal bytes: each M is what fits into the bytes that {holds} holds.")
     with_full = any(cell.policy == "full" for cell in cells)
     if with_full and does_not_fit(model, task, items):
         cells = [cell for cell in cells if cell.policy != "full"]

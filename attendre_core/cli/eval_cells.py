@@ -72,7 +72,9 @@ def cells_for(
         names = [*names, parse(recommended(model.causal))]
     plain = list(dict.fromkeys([p.name for p in names if is_control(p)] + list(controls)))
     memories = [parsed for parsed in names if not is_control(parsed)] or [ParsedName("MT")]
-    reference = baseline if baseline and baseline.name not in (*SIZELESS, "pinned") else memories[0]
+    reference = memories[0] if baseline is None or baseline.name in SIZELESS else baseline
+    # The control is a plain memory with a pin.
+    reference = ParsedName("MT") if reference.name == "pinned" else reference
     #: Each cell, and the M and N of the controls that are measured with it.
     measured: dict[Cell, tuple[int, int]] = {}
     for number, size in enumerate(sizes):

@@ -20,10 +20,11 @@ transformers = pytest.importorskip("transformers")
 SIZES = {
     "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": 256, "attn_implementation": "eager",
+    "max_position_embeddings": 64, "attn_implementation": "eager",
 }  # fmt: skip
 WINDOW = 9
 SLIDING, FAR = "sliding_attention", "full_attention"
+#: Longer than the models were made for.
 LONG = np.random.default_rng(1).integers(1, 97, size=150).tolist()
 SHORT = LONG[20:53]
 #: Names at sizes far below the window; each of them would lose most of what a layer sees.
