@@ -74,7 +74,8 @@ def add_to(commands: Any) -> None:
     _add_memories(parser)
     add_list(
         parser, "--layer", whole_number(0), metavar="L",
-        help="layers to trace, counted from 0; the summary shows the highest (all)",
+        help="layers to trace, counted from 0; the summary shows the highest (all without a "
+        "sliding window)",
     )  # fmt: skip
     parser.add_argument(
         "--out", default="attendre-trace", metavar="FOLDER",
@@ -146,7 +147,7 @@ def run(arguments: argparse.Namespace) -> None:
     bar = progress_bar(len(reading.tokens) * len(memories), "reading", " tokens")
     try:
         trace = trace_text(
-            reading.model, reading.tokens, memories, layers=arguments.layer,
+            reading.model, reading.tokens, memories, layers=_layers(arguments, reading.model),
             naming=reading.naming, title=reading.title, on_read=bar.update,
         )  # fmt: skip
     finally:
@@ -199,6 +200,13 @@ def _memories(
         if memory is not None:
             memories[memory.name] = memory
     return memories
+
+
+def _layers(arguments: argparse.Namespace, model: Model) -> list[int] | None:
+    """Return the layers to trace: those that the memories govern, unless some are named."""
+    part = model.reading_part
+    far = [i for i in range(part.layers) if part.window(i) is None]
+    return arguments.layer or far or None
 
 
 def _bytes(model: Model, memory: MemoryConfig) -> int:

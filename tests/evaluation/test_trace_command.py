@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -149,6 +150,20 @@ def test_a_model_and_a_text_of_ones_own(
     monkeypatch.setattr("sys.stdin", io.StringIO("from a pipe"))
     answer = json.loads(trace("--text", "-", *sizes, "--policies", "MT", capsys=capsys))
     assert answer["title"] == "own reads standard input, 11 tokens"
+
+
+@pytest.mark.parametrize(
+    ("windows", "options", "traced"),
+    [((5, None), (), [1]), ((None, 5), (), [0]), ((5, 5), (), [0, 1]), ((5, None), ("0",), [0])],
+)
+def test_layers_with_a_window_are_traced_if_asked_for(
+    windows: Any, options: Any, traced: list[int], own: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.architecture = replace(own.architecture, windows=windows)  # type: ignore[type-var]
+    layers = ("--layer", *options) if options else ()
+    given = ("--model", "own", "--prompt", "x" * 40, "--policies", "MT", "--size", "8", *layers)
+    (policy,) = json.loads(trace(*given, "--json", capsys=capsys))["policies"]
+    assert [layer["layer"] for layer in policy["layers"]] == traced
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *CONTROL_PRESETS])

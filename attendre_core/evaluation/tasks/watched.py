@@ -19,6 +19,8 @@ __all__ = ["WatchedStream", "memory_bytes"]
 class WatchedStream:
     """A stream over several inputs, with diagnostics of its memories.
 
+    They are those of the layers that the memory governs: without a sliding window, if any is.
+
     Parameters
     ----------
     model
@@ -35,13 +37,19 @@ class WatchedStream:
     """
 
     def __init__(self, model: Model, memory: MemoryConfig, lengths: Sequence[int]) -> None:
-        self._presence = Presence(list(lengths), memory.chunk)
+        part = model.reading_part
+        layers = range(part.layers)
+        # A layer with a sliding window holds its window, whatever the memory does.
+        governed = [i for i in layers if memory.governs(i, part.window(i))]
+        self._layers = governed or list(layers)
+        self._presence = Presence(list(lengths), memory.chunk, self._layers)
         self.stream = model.with_memory(memory).stream(len(lengths), observer=self._presence)
 
     @property
     def admitted(self) -> NDArray[np.float64]:
         """(inputs,): the share of new entries that a full memory admitted."""
-        shares = [report.admitted_share for report in self.stream.reports()]
+        reports = self.stream.reports()
+        shares = [reports[i].admitted_share for i in self._layers]
         return np.asarray(np.mean(shares, axis=0), dtype=np.float64)
 
     @property
