@@ -17,7 +17,7 @@ BOUNDS = {
     "overlapping": [(None, None), (-30, 30), (0, 60)],
 }
 #: What else decides who may attend to whom, and how records are kept.
-MASKS = ["all", "causal", "near", "bias", "per head"]
+MASKS = ["all", "causal", "near", "bias", "per head", "limit", "sink"]
 #: Few, and so many that compiled code takes them in blocks.
 SLOTS = [12, 300]
 
@@ -60,7 +60,18 @@ def records(slots, mask):
         made["bias"] = rng.normal(size=(BATCH, G, R, QUERIES, slots)).astype(np.float32)
     if mask == "near":
         made["near"] = rng.random((BATCH, 1, 1, QUERIES, slots)) < 0.5
+    if mask == "limit":
+        made["limit"] = 2.5
+    if mask == "sink":
+        made["sink"] = rng.normal(size=(1, G, R, 1, 1)).astype(np.float32)
     return made
+
+
+def arrays_of(library, made):
+    return {
+        name: library.from_numpy(value) if isinstance(value, np.ndarray) else value
+        for name, value in made.items()
+    }
 
 
 def inputs(slots):
@@ -97,13 +108,18 @@ def defined(made, query, key, value, weight, bounds, causal):
         low, high = -np.inf if low is None else low, np.inf if high is None else high
         own = np.einsum("bgrqd,bgsd->bgrqs", query, key * (1 + number / 2))
         logits = np.where((distance >= low) & (distance < high), own, logits)
+    if "limit" in made:
+        logits = made["limit"] * np.tanh(logits / made["limit"])
     logits = logits + made.get("bias", 0.0)
     visible = np.broadcast_to(made["key_valid"][:, :, None, None, :], logits.shape).copy()
     if causal:
         visible &= made["key_position"][:, :, None, None, :] <= made["query_position"][..., None]
     visible &= made.get("near", True)
-    raised = np.where(visible, np.exp(logits - logits.max(axis=-1, keepdims=True)), 0.0)
-    weights = raised / np.maximum(raised.sum(axis=-1, keepdims=True), 1e-300)
+    top = logits.max(axis=-1, keepdims=True)
+    raised = np.where(visible, np.exp(logits - top), 0.0)
+    total = raised.sum(axis=-1, keepdims=True)
+    total = total + (np.exp(made["sink"] - top) if "sink" in made else 0.0)
+    weights = raised / np.maximum(total, 1e-300)
     counted = visible & made["query_valid"][:, None, None, :, None]
     kept = np.where(counted, logits, 0.0)
     output = np.einsum("bgrqs,bgsd->bgrqd", weights, value)
@@ -129,7 +145,7 @@ def check(found, made, given, bounds, causal):
 @pytest.mark.parametrize("bounds", BOUNDS)
 def test_attention_and_sums_are_those_of_the_definition(library, bounds, mask, slots):
     made, given, causal = records(slots, mask), inputs(slots), mask == "causal"
-    arrays = {name: library.from_numpy(array) for name, array in made.items()}
+    arrays = arrays_of(library, made)
     own = computed(arrays, *map(library.from_numpy, given), bounds, causal)
     check([library.to_numpy(x) for x in own], made, given, bounds, causal)
     with force_generic():
@@ -146,6 +162,6 @@ def test_attention_and_sums_are_those_of_the_definition(library, bounds, mask, s
 def test_compiled_code_computes_the_same(library, bounds, mask, slots):
     made, given, causal = records(slots, mask), inputs(slots), mask == "causal"
     run = library.compile(lambda made, *given: computed(made, *given, bounds, causal))
-    arrays = {name: library.from_numpy(array) for name, array in made.items()}
+    arrays = arrays_of(library, made)
     found = run(arrays, *map(library.from_numpy, given))
     check([library.to_numpy(x) for x in found], made, given, bounds, causal)

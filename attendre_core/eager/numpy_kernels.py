@@ -57,8 +57,10 @@ def kth_largest(x: Array, k: int) -> Array:
     return np.partition(x, place, axis=-1)[..., place : place + 1]
 
 
-def masked_softmax(logits: Array, allowed: Array | None) -> Array:
-    """Compute in place, and without a mask if everything is allowed."""
+def masked_softmax(logits: Array, allowed: Array | None, sink: Array | None = None) -> Array:
+    """Compute in place, and without a mask if everything is allowed; decline a sink."""
+    if sink is not None:
+        return NotImplemented
     if allowed is None or allowed.all():
         weights = logits - np.max(logits, axis=-1, keepdims=True)
     else:
@@ -217,7 +219,7 @@ def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
 
 def attend(pairs: Pairs, value: Array) -> Array:
     """Attend with a single term; decline several terms, and a bias."""
-    if len(pairs.terms) > 1 or pairs.bias is not None:
+    if len(pairs.terms) > 1 or not pairs.is_plain:
         return NotImplemented
     query, key = pairs.terms[0].query, pairs.terms[0].key
     batch, heads, group, count, dim = query.shape
@@ -230,7 +232,7 @@ def attend(pairs: Pairs, value: Array) -> Array:
 
 def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
     """Sum the queries first if every query sees every key, else call the shared kernel."""
-    if len(pairs.terms) > 1 or pairs.causal or pairs.bias is not None or pairs.near is not None:
+    if len(pairs.terms) > 1 or pairs.causal or not pairs.is_plain or pairs.near is not None:
         return sums.sum_logits(pairs, weight)
     query, key = pairs.terms[0].query, pairs.terms[0].key
     factor = pairs.query_valid.astype(query.dtype)

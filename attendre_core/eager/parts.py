@@ -48,7 +48,7 @@ def groups_of(pairs: Pairs) -> list[list[Group]] | None:
 def _groups_of(pairs: Pairs) -> list[list[Group]] | None:
     found = backend_of(pairs.key_place)
     arrays = (pairs.query_place, pairs.key_place, pairs.query_valid, pairs.key_valid)
-    if pairs.key_place.shape[1] != 1 or pairs.near is not None or pairs.bias is not None:
+    if pairs.key_place.shape[1] != 1 or pairs.near is not None or not pairs.is_plain:
         return None
     if not all(found.is_concrete(array) for array in arrays):
         return None

@@ -20,7 +20,7 @@ _LAST = 2**31 - 1
 
 def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
     """Sum the queries before multiplying by keys; decline a bias, a mask, or many late keys."""
-    if pairs.bias is not None or pairs.near is not None:
+    if not pairs.is_plain or pairs.near is not None:
         return NotImplemented
     if len(pairs.terms) == 1:
         return _one_term(pairs, weight)

@@ -39,12 +39,12 @@ class Reading(NamedTuple):
         xp = namespace_of(self.value)
         index, allowed = _top_indices(self.attention, top_k)
         term, *others = self.pairs.terms
-        if others or self.pairs.bias is not None:
+        if others or not self.pairs.is_plain:
             logits = xp.take_along_axis(ops.logits(self.pairs), index, axis=-1)
         else:
             key = _gathered(term.key, index)
             logits = xp.sum(term.query[..., None, :] * key, axis=-1, dtype=key.dtype)
-        weights = ops.masked_softmax(logits, allowed)
+        weights = ops.masked_softmax(logits, allowed, self.pairs.sink)
         value = _gathered(self.value, index)
         return self._public(xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype))
 
@@ -115,6 +115,7 @@ def read(
     pairs = ops.Pairs(
         position[:, None, None, :], key_position, usable, key_valid, _by_head(state.arrival),
         encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
+        encoded.limit, encoded.sink,
     )  # fmt: skip
     value = xp.astype(state.value, exact, copy=False)
     attention = Attention(

@@ -60,7 +60,7 @@ def mix(weights: Array, value: Array) -> Array:
 
 
 @op
-def masked_softmax(logits: Array, allowed: Array | None) -> Array:
+def masked_softmax(logits: Array, allowed: Array | None, sink: Array | None = None) -> Array:
     """Softmax over the allowed entries of the last axis.
 
     Parameters
@@ -69,6 +69,8 @@ def masked_softmax(logits: Array, allowed: Array | None) -> Array:
         Real floating, any shape. Entries that are not allowed have no effect, even if NaN.
     allowed
         Boolean, broadcastable to ``logits``; None = everything.
+    sink
+        One more logit for each row, (..., 1), whose weight is dropped; None = none.
 
     Returns
     -------
@@ -86,8 +88,10 @@ def masked_softmax(logits: Array, allowed: Array | None) -> Array:
     masked = logits if allowed is None else xp.where(allowed, logits, -float("inf"))
     top = xp.max(masked, axis=-1, keepdims=True)
     top = xp.where(top == -float("inf"), xp.zeros_like(top), top)
+    top = top if sink is None else xp.maximum(top, sink)
     raised = xp.exp(masked - top)
     total = xp.sum(raised, axis=-1, keepdims=True, dtype=raised.dtype)
+    total = total if sink is None else total + xp.exp(sink - top)
     return raised / xp.where(total > 0, total, xp.ones_like(total))
 
 

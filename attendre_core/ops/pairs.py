@@ -154,6 +154,11 @@ class Pairs(NamedTuple):
         Whether queries attend only to keys at or before their position.
     memo
         A dict in which the kernels of one step may share results, or None.
+    limit
+        Logits x become ``limit * tanh(x / limit)`` before the bias is added; None = as they are.
+    sink
+        Broadcastable to (batch, G, R, queries, 1): a logit that takes part in the softmax and has
+        no value; None = none.
     """
 
     query_position: Array
@@ -168,6 +173,13 @@ class Pairs(NamedTuple):
     near: Array | None = None
     causal: bool = False
     memo: dict[str, Any] | None = None
+    limit: float | None = None
+    sink: Array | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether logits are products of queries and keys, and nothing else."""
+        return self.bias is None and self.limit is None and self.sink is None
 
 
 def visible_pairs(pairs: Pairs) -> Array:
@@ -205,6 +217,8 @@ def logits(pairs: Pairs) -> Array:
             if term.high is not None:
                 inside = inside & (distance < term.high)
             result = xp.where(inside, logits_of(term.query, term.key), result)
+    if pairs.limit is not None:
+        result = pairs.limit * namespace_of(result).tanh(result / pairs.limit)
     return result if pairs.bias is None else result + pairs.bias
 
 
@@ -222,7 +236,7 @@ def attend(pairs: Pairs, value: Array) -> Array:
     array
         (batch, G, R, queries, value_dim).
     """
-    return mix(masked_softmax(logits(pairs), visible_pairs(pairs)), value)
+    return mix(masked_softmax(logits(pairs), visible_pairs(pairs), pairs.sink), value)
 
 
 @op

@@ -270,7 +270,8 @@ class Attention:
 
     def _full_weights(self) -> Array:
         if self._weights is None:
-            self._weights = ops.masked_softmax(self._full_logits(), self.allowed)
+            sink = self._pairs.sink
+            self._weights = ops.masked_softmax(self._full_logits(), self.allowed, sink)
         return self._weights
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:

@@ -52,12 +52,16 @@ class Encoded(NamedTuple):
         Added to the logits: None, or broadcastable to (batch, kv_heads, group, queries, slots).
     near
         Boolean, broadcastable likewise: False for pairs that may not attend; None = all may.
+    limit, sink
+        As in `attendre_core.ops.Pairs`.
     """
 
     terms: tuple[Term, ...]
     places: Places
     bias: Array | None = None
     near: Array | None = None
+    limit: float | None = None
+    sink: Array | None = None
 
 
 @dataclass(frozen=True)

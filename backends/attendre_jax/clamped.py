@@ -73,7 +73,7 @@ def _back(array: Array, index: Array) -> Array:
 
 
 def _sorted(pairs: Pairs) -> _Sorted | None:
-    if len(pairs.terms) == 1 or pairs.bias is not None or pairs.near is not None:
+    if len(pairs.terms) == 1 or not pairs.is_plain or pairs.near is not None:
         return None
     slots = pairs.key_place.shape[2]
     if pairs.key_place.shape[1] != 1 or not isinstance(slots, int) or slots < 2 * _BLOCK:

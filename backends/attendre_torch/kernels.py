@@ -68,8 +68,10 @@ def _some(flags: Tensor) -> Tensor:
     return flags.view(torch.uint8).amax(-1, keepdim=True).view(torch.bool)
 
 
-def masked_softmax(logits: Tensor, allowed: Tensor | None) -> Tensor:
+def masked_softmax(logits: Tensor, allowed: Tensor | None, sink: Tensor | None = None) -> Tensor:
     """Fused softmax; rows with nothing allowed give zeros."""
+    if sink is not None:
+        return NotImplemented
     if allowed is None or (readable(allowed) and _all(allowed)):
         return logits.softmax(-1)
     weights = torch.where(allowed, logits, torch.finfo(logits.dtype).min).softmax(-1)
@@ -275,7 +277,7 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
 
 def attend(pairs: Pairs, value: Tensor) -> Tensor:
     """Attend in fused calls: one for a single term, else one per group of slots and term."""
-    if pairs.bias is not None:
+    if not pairs.is_plain:
         return NotImplemented
     if len(pairs.terms) == 1:
         term = pairs.terms[0]

@@ -86,8 +86,8 @@ ATTENTION_MUTANTS = (
     Mutant(
         "softmax scores from the top K only",
         VIEW,
-        "self._weights = ops.masked_softmax(self._full_logits(), self.allowed)",
-        "self._weights = ops.masked_softmax(self._full_logits(), self.used)",
+        "self._weights = ops.masked_softmax(self._full_logits(), self.allowed, sink)",
+        "self._weights = ops.masked_softmax(self._full_logits(), self.used, sink)",
         "policies/test_paper_rules.py::test_scores_come_from_all_entries",
     ),
     Mutant(

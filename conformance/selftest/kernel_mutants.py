@@ -60,7 +60,7 @@ KERNEL_MUTANTS = (
     Mutant(
         "eager: sums of logits leave the bias out",
         SUMS,
-        "if pairs.bias is not None or pairs.near is not None:",
+        "if not pairs.is_plain or pairs.near is not None:",
         "if pairs.near is not None:",
         f"{LAYER_ORACLE}[lra]",
     ),

@@ -1,0 +1,1 @@
+"""Any causal LM of transformers over memories of fixed size, as a cache of transformers."""

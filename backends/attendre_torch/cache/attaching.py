@@ -1,0 +1,78 @@
+"""Set a model's attention implementation to ours, and back."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+from attendre_core.errors import ConfigError
+from attendre_torch.cache.interface import implementations_of, is_ours, stand_before
+
+__all__ = ["attach", "check_attached", "detach", "innermost"]
+
+
+class _Before(NamedTuple):
+    """What a model had before it was attached."""
+
+    implementations: dict[str, Any]
+    prefill_chunk_size: int | None
+
+
+_BEFORE: WeakKeyDictionary[Any, _Before] = WeakKeyDictionary()
+
+
+def innermost(model: Any) -> Any:
+    """Return the model of transformers inside compiled models and adapters."""
+    model = getattr(model, "_orig_mod", model)
+    if hasattr(model, "get_base_model"):  # peft
+        model = model.get_base_model()
+    model = getattr(model, "_orig_mod", model)
+    if not (hasattr(model, "set_attn_implementation") and hasattr(model, "config")):
+        raise ConfigError(
+            f"AttendreCache: model is a {type(model).__name__}, expected a causal LM of "
+            "transformers, such as AutoModelForCausalLM.from_pretrained(...) returns."
+        )
+    return model
+
+
+def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> None:
+    """Let a model attend through our functions.
+
+    Parameters
+    ----------
+    chunk
+        How many tokens of a prompt ``generate`` reads at once, unless the model's generation
+        config says it; None = all.
+    through_us
+        Whether our functions are needed; a model that attends by itself keeps its own.
+    """
+    config = getattr(model, "generation_config", None)
+    own = getattr(config, "prefill_chunk_size", None)
+    if model not in _BEFORE:
+        _BEFORE[model] = _Before(implementations_of(model.config), own)
+        if through_us:
+            before = _BEFORE[model].implementations
+            model.set_attn_implementation({name: stand_before(x) for name, x in before.items()})
+    if config is not None and own is None:
+        config.prefill_chunk_size = chunk
+
+
+def detach(model: Any) -> None:
+    """Give a model back the attention implementation that it had."""
+    before = _BEFORE.pop(model, None)
+    if before is None:
+        return
+    if is_ours(model.config):
+        model.set_attn_implementation(before.implementations)
+    if getattr(model, "generation_config", None) is not None:
+        model.generation_config.prefill_chunk_size = before.prefill_chunk_size
+
+
+def check_attached(model: Any) -> None:
+    """Raise if a model no longer attends through our functions."""
+    if model is not None and not is_ours(model.config):
+        raise ConfigError(
+            f"AttendreCache: the attention implementation of {type(model).__name__} is now "
+            f"{model.config._attn_implementation!r}, so the cache is not asked. Call "
+            "cache.attach(model) before it is used again."
+        )

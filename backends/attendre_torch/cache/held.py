@@ -1,0 +1,146 @@
+"""Cache layers for models that attend by themselves: they get what is held and the new chunk.
+
+Such a model asks no function of ours, so nobody sees its queries, and only policies that need none
+can be used: first in, first out, with sinks and pins. What it gets back from ``update`` is sorted
+by position, everything that is held before everything new, so its own causal mask is right.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import cache_utils
+from transformers.cache_utils import DynamicLayer
+
+from attendre_core.errors import ConfigError
+from attendre_core.policies.base import Policy
+from attendre_core.presets import MemoryConfig
+
+__all__ = ["HELD_LAYERS", "needs_no_queries"]
+
+
+def needs_no_queries(memory: MemoryConfig) -> bool:
+    """Whether the policies of all layers go by the order of arrival alone."""
+    policies = (memory.policy, *dict(memory.layer_policies).values())
+    return memory.top_k is None and all(
+        type(policy).priority is Policy.by_arrival for policy in policies
+    )
+
+
+class _Held:
+    """Makes a growing layer hold M entries; mixed into transformers' own layers."""
+
+    is_croppable = False
+
+    def hold(self, number: int, memory: MemoryConfig) -> Any:
+        """Set what is held; returns the layer itself."""
+        kv = memory.kv_memory(number)
+        self._size, self._sinks, self._pin = kv.size, kv.all_sinks, kv.pin
+        self._forget()
+        return self
+
+    def _forget(self) -> None:
+        self.seen = 0
+        self._positions = torch.arange(0)
+        self._indexed = torch.arange(0)
+
+    def update(
+        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Return what was held and what is new; hold what the policy keeps of both."""
+        found: tuple[Tensor, Tensor] = super().update(  # type: ignore[misc]
+            key_states, value_states, *args, **kwargs
+        )
+        new = torch.arange(self.seen, self.seen + key_states.shape[2])
+        self.seen += key_states.shape[2]
+        self._positions, kept = self._kept(torch.cat([self._positions, new]), len(key_states))
+        if kept is not None:
+            self.keys, self.values = (x.index_select(2, kept.to(x.device)) for x in found)
+        return found
+
+    def update_indexer(self, indexer_key_states: Tensor) -> Tensor:
+        """Do the same for the keys by which sparse attention finds entries."""
+        found: Tensor = super().update_indexer(indexer_key_states)  # type: ignore[misc]
+        last = int(self._indexed[-1]) + 1 if len(self._indexed) else 0
+        new = torch.arange(last, last + indexer_key_states.shape[1])
+        self._indexed, kept = self._kept(torch.cat([self._indexed, new]), len(found))
+        if kept is not None:
+            self.indexer_keys = found.index_select(1, kept.to(found.device))
+        return found
+
+    def _kept(self, positions: Tensor, batch: int) -> tuple[Tensor, Tensor | None]:
+        """Return the positions that stay, and their indices; None if all do."""
+        many = len(positions) - self._size
+        if many <= 0:
+            return positions, None
+        fixed = positions < self._sinks
+        for start, stop in self._pin:
+            fixed |= (positions >= start) & (positions < stop)
+        if batch > 1 and bool(fixed.any()):
+            raise ConfigError(
+                "AttendreCache: this model attends by itself and hides its padding, so sinks and "
+                "pins cannot be found in a batch. Use 'MT', or one text at a time."
+            )
+        free = (~fixed).nonzero()[:, 0]
+        if len(free) < many:
+            raise ConfigError(
+                f"AttendreCache: {int(fixed.sum())} entries are pinned or sinks, but the memory "
+                f"holds {self._size}. Pin fewer, or enlarge the memory."
+            )
+        stays = torch.ones(len(positions), dtype=torch.bool)
+        stays[free[:many]] = False
+        kept = stays.nonzero()[:, 0]
+        return positions[kept], kept
+
+    def get_seq_length(self) -> int:
+        """Return how many tokens arrived, not how many are held."""
+        return self.seen
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """Return how many keys the model will get, and the position that the first one has.
+
+        It is counted back from the first new token. Keys that are held have lower positions than
+        that, or the same: the mask lets all queries see them.
+        """
+        count = query_length if isinstance(query_length, int) else query_length.shape[0]
+        held = len(self._positions)
+        return held + count, self.seen - held
+
+    def reset(self) -> None:
+        """Forget everything."""
+        super().reset()  # type: ignore[misc]
+        self._forget()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Refuse to remove tokens: what they evicted cannot come back."""
+        if tokens_to_remove:
+            raise no_way_back()
+
+    def activate_past_recording(self) -> None:
+        """Refuse: see `crop`."""
+        raise no_way_back()
+
+
+def no_way_back() -> ConfigError:
+    """Return the error about tokens that should be taken back."""
+    return ConfigError(
+        "AttendreCache: tokens cannot be taken back, because what they evicted is gone. "
+        "Assisted generation and prompt lookup need that: use another cache for them, or copy "
+        "the cache (copy.deepcopy) before the tokens that may be taken back."
+    )
+
+
+def _held(name: str) -> dict[type, type]:
+    """Return a class of transformers and the one that takes its place; older versions lack some."""
+    own = getattr(cache_utils, name, None)
+    return {} if own is None else {own: type(f"Held{name}", (_Held, own), {})}
+
+
+#: Layer of transformers to the class that takes its place.
+HELD_LAYERS: dict[type, type] = {
+    DynamicLayer: type("HeldDynamicLayer", (_Held, DynamicLayer), {}),
+    **_held("DynamicIndexedLayer"),
+    **_held("LinearAttentionAndFullAttentionLayer"),
+}

@@ -1,0 +1,93 @@
+"""`AttendreCache` on tiny random models of the types that transformers knows.
+
+Every type is exact in a memory that holds everything and bounded in one that does not, or it is
+refused with the reason.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+
+pytest.importorskip("transformers")
+
+import transformers
+from cache_checks import TOLERANCE, outcome_of
+from tiny_models import class_of, model_types
+from write_page import GOOD, PAGE
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+#: Types that differ in what they ask of a cache, and what each stands for.
+SAMPLE = {
+    "llama": "grouped queries",
+    "gpt2": "positions that are learned",
+    "gemma2": "windows and a limit of the logits",
+    "gpt_oss": "windows and a sink of the model's own",
+    "llama4_text": "chunked attention",
+    "deepseek_v3": "latent attention: values narrower than keys",
+    "gemma3n_text": "layers that use the keys of others",
+    "mixtral": "experts",
+    "bart": "the decoder of an encoder-decoder",
+    "qwen3_next": "recurrent states beside a memory",
+    "mistral": "windows alone",
+    "gptj": "attention of its own",
+}
+REFUSED = {"mamba": "nothing to bound", "xlnet": "past_key_values"}
+#: Refused in transformers 5.0, where one has a cache class and the other a mask of its own.
+LATER = {"qwen3_next", "gptj"}
+ROW = re.compile(r"^\| (\S+) \| `(\w+)` \|", re.MULTILINE)
+
+
+@pytest.mark.parametrize("model_type", SAMPLE)
+def test_a_model_is_exact_and_bounded(model_type: str) -> None:
+    found = outcome_of(model_type)
+    if model_type in LATER and transformers.__version__.startswith("5.0."):
+        assert found.status == "refused", found
+        return
+    assert found.status == "exact", found
+    assert found.worst <= TOLERANCE
+    assert found.held[0] == found.held[1] > 0
+    # A small memory is small: unless windows are all there is, logits change.
+    assert found.change == 0 if model_type == "mistral" else found.change > 0.01
+
+
+@pytest.mark.parametrize("model_type", REFUSED)
+def test_what_has_no_cache_is_refused(model_type: str) -> None:
+    found = outcome_of(model_type)
+    assert found.status == "refused", found
+    assert REFUSED[model_type] in found.reason
+
+
+@pytest.mark.thorough
+def test_every_type_is_exact_or_refused() -> None:
+    outcomes = {name: outcome_of(name) for name in model_types()}
+    assert {name: o for name, o in outcomes.items() if o.status not in GOOD} == {}
+    count = Counter(o.status for o in outcomes.values())
+    share = count["exact"] / (len(outcomes) - count["cannot run"])
+    # In older versions, more types have attention, masks and caches of their own.
+    assert share >= (0.9 if _page_version() == transformers.__version__ else 0.67)
+    assert count["cannot run"] <= 0.05 * len(outcomes)
+
+
+def test_the_page_names_every_type() -> None:
+    if _page_version() != transformers.__version__:
+        pytest.skip(f"the page is about transformers {_page_version()}")
+    rows = dict(ROW.findall(PAGE.read_text()))
+    assert rows == {name: class_of(name).__name__ for name in model_types()}
+    exact = PAGE.read_text().partition("## Exact")[2].partition("## Refused")[0]
+    listed = {name for name, _ in ROW.findall(exact)}
+    assert listed >= set(SAMPLE)
+    assert not listed & set(REFUSED)
+    stated = re.search(r"\*\*(\d+) of them \((\d+) %\)", PAGE.read_text())
+    assert stated is not None
+    assert int(stated[1]) == len(listed)
+    assert int(stated[2]) >= 90
+
+
+def _page_version() -> str:
+    found = re.search(r"transformers (\d+\.\d+\.\d+) knows", PAGE.read_text())
+    assert found is not None
+    return found[1]

@@ -1,0 +1,120 @@
+"""Write docs/transformers_models.md: run it as a script, with the newest transformers allowed.
+
+With names of model types as arguments, it only prints what becomes of them.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+import torch
+import transformers
+from cache_checks import LARGE, PROMPT, SMALL, TOLERANCE, WRITTEN, Outcome, outcome_of
+from tiny_models import WINDOW, class_of, model_types
+
+#: What may become of a type.
+GOOD = ("exact", "refused", "cannot run")
+PAGE = Path(__file__).parents[2] / "docs" / "transformers_models.md"
+
+TEXT = """\
+# Causal LMs of transformers
+
+What `attendre_torch.AttendreCache` does with every model type that `AutoModelForCausalLM` of
+transformers {version} knows. This page is written by `tests/transformers_models/write_page.py`.
+
+Of {types} types, {run} run here, and **{exact} of them ({percent:.0f} %) are exact**; {refused} are
+refused with the reason. Each was run as a tiny random model in float32, of one layer of every kind
+that the type has, with windows of {window} tokens:
+
+- *Exact*: with a memory of {large} slots, which holds everything, the logits of a prompt read at
+  once and in chunks, and of tokens read one by one after it, are those that transformers computes
+  with its own cache. They differ by at most {tolerance:.0e} of the largest logit; the table has the
+  largest difference. `generate` writes the same {written} tokens greedily, also in a batch whose
+  second row is padded on the left.
+- *Bounded*: with {small} slots, `generate` runs, and the cache holds the same number of bytes after
+  {short} and after {long} tokens. The last column says how much the logits change when {small} slots
+  must do for {read} tokens, as a part of the largest logit. Zero: all attention layers of the type
+  have a window or a recurrent state, which is bounded anyway and left as it is.
+- *Policies*: any, or only those that look at no attention (`MT`, `AS`), where the model computes
+  attention in its own layers instead of the function that transformers lets others set.
+
+## Exact and bounded
+
+| type | class | policies | largest difference | change with {small} slots |
+|---|---|---|---|---|
+{exact_rows}
+
+## Refused
+
+| type | class | what the error says |
+|---|---|---|
+{refused_rows}
+
+## Not run
+
+transformers itself cannot run these here.
+
+| type | class | why |
+|---|---|---|
+{missing_rows}
+"""
+
+
+def page_of(outcomes: dict[str, Outcome]) -> str:
+    """Return the page that reports these outcomes."""
+    found = {
+        status: {name: o for name, o in outcomes.items() if o.status == status}
+        for status in ("exact", "refused", "cannot run")
+    }
+    run = len(outcomes) - len(found["cannot run"])
+    exact = [
+        row(name, {"AS": "`MT`, `AS`"}.get(o.memory, "any"), f"{o.worst:.0e}", f"{o.change:.2g}")
+        for name, o in found["exact"].items()
+    ]
+    return TEXT.format(
+        version=transformers.__version__,
+        types=len(outcomes),
+        run=run,
+        exact=len(exact),
+        percent=100 * len(exact) / run,
+        refused=len(found["refused"]),
+        window=WINDOW,
+        large=LARGE,
+        small=SMALL,
+        tolerance=TOLERANCE,
+        written=WRITTEN,
+        short=2 * PROMPT,
+        long=3 * PROMPT,
+        read=PROMPT + 4,
+        exact_rows="\n".join(exact),
+        refused_rows="\n".join(row(name, o.reason) for name, o in found["refused"].items()),
+        missing_rows="\n".join(row(name, o.reason) for name, o in found["cannot run"].items()),
+    )
+
+
+def row(model_type: str, *cells: str) -> str:
+    """Return a row of a table."""
+    text = (cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)
+    return " | ".join((f"| {model_type}", f"`{class_of(model_type).__name__}`", *text)) + " |"
+
+
+def main() -> None:
+    """Run all types, or those that are named."""
+    transformers.logging.set_verbosity_error()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    outcomes = {}
+    for name in sys.argv[1:] or model_types():
+        outcomes[name] = outcome_of(name)
+        print(f"{name:24}", *outcomes[name], flush=True)
+    broken = [name for name, o in outcomes.items() if o.status not in GOOD]
+    if broken:
+        raise SystemExit(f"neither exact nor refused: {', '.join(broken)}")
+    if len(sys.argv) == 1:
+        PAGE.write_text(page_of(outcomes))
+
+
+if __name__ == "__main__":
+    main()
