@@ -23,6 +23,7 @@ __all__ = [
     "available_backends",
     "backend",
     "backend_of",
+    "beside",
     "force_generic",
     "machine_code",
     "machine_code_allowed",
@@ -47,6 +48,10 @@ def _as_it_is(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Cal
 
 def _default_device(array: Array) -> None:
     return None
+
+
+def _as_given(device: Any) -> Any:
+    return device
 
 
 def _always(array: Array) -> bool:
@@ -76,11 +81,16 @@ class Backend:
         ``compile(function, donate=(0,))`` may overwrite the arrays of argument 0.
     share
         Like ``from_numpy``, but the result may share memory with the `numpy.ndarray`, which is
-        never written to; ``share(x, "bfloat16")`` interprets the bits of a uint16 array.
+        never written to; ``share(x, "bfloat16", device)`` interprets the bits of a uint16 array.
+    alignment
+        ``share`` copies memory whose address this number of bytes does not divide.
     stop_gradient
         Returns the array without its gradient.
     device_of
         The device of an array, on which new arrays are made to work with it; None = default.
+    find_device
+        Turns what users pass as ``device=``, such as ``"cpu"``, into what the library takes, and
+        raises a `ConfigError` if there is no such device. Passed on as it is, by default.
     kernels
         Op name to callable with the op's signature. Laws: a kernel returns the same as the plain
         body, the same indices for ties included, and writes into its arguments only if the op
@@ -106,6 +116,8 @@ class Backend:
     share: Callable[..., Array] | None = None
     stop_gradient: Callable[[Array], Array] = _same
     device_of: Callable[[Array], Any] = _default_device
+    find_device: Callable[[Any], Any] = _as_given
+    alignment: int = 1
     kernels: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     transforms: Mapping[str, Callable[..., Any]] = field(default_factory=dict)
     capabilities: frozenset[str] = frozenset()
@@ -311,6 +323,12 @@ def numbers(count: int, like: Array) -> Array:
     """Return 0, 1, ... as int32, on the device of ``like``."""
     found = backend_of(like)
     return found.xp.arange(count, dtype=found.xp.int32, device=found.device_of(like))
+
+
+def beside(values: Any, like: Array) -> Array:
+    """Return values of NumPy in the library of ``like``, on its device."""
+    found = backend_of(like)
+    return found.from_numpy(values, device=found.device_of(like))
 
 
 def resolve(xp: Namespace | str | Backend) -> Backend:

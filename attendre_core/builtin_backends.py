@@ -9,6 +9,7 @@ import numpy as np
 from attendre_core import numba_kernels
 from attendre_core.backend import Array, Backend
 from attendre_core.eager import numpy_kernels, parts, selection
+from attendre_core.errors import ConfigError
 
 __all__ = ["numpy_backend", "strict_backend"]
 
@@ -22,6 +23,7 @@ def numpy_backend() -> Backend:
         to_numpy=_same,
         from_numpy=_copied,
         share=_shared,
+        find_device=_only_cpu,
         kernels={
             **{name: getattr(numpy_kernels, name) for name in numpy_kernels.__all__},
             "logits": parts.logits,
@@ -42,6 +44,7 @@ def strict_backend() -> Backend:
         array_types=(type(xp.zeros(1)),),
         to_numpy=np.asarray,
         from_numpy=lambda array, device=None: xp.asarray(array, device=device),
+        find_device=_only_cpu,
         capabilities=frozenset({"float64"}),
     )
 
@@ -54,7 +57,15 @@ def _copied(array: Any, device: Any = None) -> Array:
     return np.array(array)
 
 
-def _shared(array: Any, dtype: str | None = None) -> Array:
+def _shared(array: Any, dtype: str | None = None, device: Any = None) -> Array:
     if dtype == "bfloat16":  # NumPy has no bfloat16; float32 represents every value
         return (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
     return array
+
+
+def _only_cpu(device: Any) -> None:
+    if device not in (None, "cpu"):
+        raise ConfigError(
+            f"load: device is {device!r}, expected 'cpu': NumPy computes nowhere else. Use "
+            "backend='torch' or backend='jax' for other devices."
+        )

@@ -27,10 +27,10 @@ rows:
   3  JAX: both, jitted                             9  SmolLM2-135M: tokens per second after it
   4  our step ÷ the same written by hand          10  a layer of memorizing-transformers-pytorch
   5  gathering the top K ÷ a threshold            11  reading 64k tokens both ways
-  6  insert and evict: by S, not by M
+  6  insert and evict: by S, not by M            12  AttendreCache: prefill of 8k tokens
 
 Peers are measured if they are installed; otherwise the row says how to install them:
-transformers with accelerate and gguf (rows 8, 9), kvpress (9),
+transformers with accelerate and gguf (rows 8, 9, 12), kvpress (9),
 memorizing-transformers-pytorch with faiss-cpu (10).
 
 The exit code is 0 whatever the verdicts."""

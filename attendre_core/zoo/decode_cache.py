@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, beside
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.block import Block
 from attendre_core.layer.records import LayerState
@@ -77,7 +77,7 @@ class DecodeCache:
         position, active
             NumPy, (batch,): the same positions, and which rows get a token.
         """
-        place = at - backend_of(at).from_numpy(self._origin[:, None])
+        place = at - beside(self._origin[:, None], at)
         for rotation in self._rotations.values():
             rotation.move(place)
         for layer, block in zip(self._layers, blocks, strict=True):
@@ -144,7 +144,7 @@ class _Entries:
         column = self.read + number % (self.value.shape[2] - self.read)
         self.used = max(self.used, column + 1)
         found = backend_of(value)
-        flags = None if active.all() else found.from_numpy(active)[:, None, None]
+        flags = None if active.all() else beside(active, value)[:, None, None]
         for array, entry in zip([*self.keys, self.value], [*keys, value], strict=True):
             entry = cast_to(entry[:, 0, ...], array.dtype)
             if flags is not None:
@@ -169,7 +169,7 @@ class _Entries:
         found = backend_of(value)
         allowed = None
         if not self.whole:
-            allowed = found.from_numpy(self.valid[:, held])[:, None, None, None, :]
+            allowed = beside(self.valid[:, held], value)[:, None, None, None, :]
         near, *beyond = [
             (self._rows(query), key[:, :, held, :])
             for query, key in zip(queries, self.keys, strict=True)
@@ -198,7 +198,7 @@ class _Entries:
                 ops.logits_of(near[0], near[1][:, :, count:, :]),
             ]
             return found.xp.concat(parts, axis=-1)
-        flags = found.from_numpy(is_far)[:, None, None, None, :]
+        flags = beside(is_far, near[0])[:, None, None, None, :]
         return found.xp.where(flags, ops.logits_of(*far), ops.logits_of(*near))
 
     def _rows(self, query: Array) -> Array:
@@ -231,7 +231,7 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
     valid = np.concatenate([np.take_along_axis(valid, order, axis=1), empty > 0], axis=1)
     position = np.concatenate([np.take_along_axis(position, order, axis=1), empty], axis=1)
     exact = xp.float32 if xp.finfo(kv.key.dtype).bits < 32 else kv.key.dtype
-    index = found.from_numpy(order.astype(np.int64))
+    index = beside(order.astype(np.int64), kv.key)
 
     def sorted_with_room(array: Array) -> Array:
         held = xp.astype(ops.gather_slots(array, index, axis=2), exact)
@@ -239,9 +239,9 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
         return xp.concat([held, xp.zeros(shape, dtype=exact, device=device)], axis=2)
 
     key = sorted_with_room(kv.key)
-    array, flags = found.from_numpy, valid[:, None, :]
-    at = array((position - origin[:, None]).astype(np.int32)[:, None, :])
-    places = Places(at[:, :, None, :1] * 0, at, array(flags[:, 0, :1] | True), array(flags))
+    at = beside((position - origin[:, None]).astype(np.int32)[:, None, :], key)
+    real = beside(valid[:, None, :], key)
+    places = Places(at[:, :, None, :1] * 0, at, real[:, 0, :1] | True, real)
     encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
     # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
     terms = tuple(term for term in encoded.terms if term.high is None)

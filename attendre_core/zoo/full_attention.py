@@ -149,9 +149,9 @@ class Whole:
         self._model, self._rows = model, rows
         self.length = max(len(row) for row in rows)
         tokens, valid = padded(rows, compiled_length(model.library, self.length))
-        self.valid = model.backend.from_numpy(valid)
+        self.valid = model.array(valid)
         self.hidden, self._entries = full_pass(
-            model.reading_part, model.reading_params, model.backend.from_numpy(tokens), self.valid,
+            model.reading_part, model.reading_params, model.array(tokens), self.valid,
             causal=model.causal, library=model.library,
         )  # fmt: skip
 
@@ -166,7 +166,7 @@ class Whole:
             return write_across(model, *self.encoded(), room)
         reader = GrowingReader(model.reading_part, model.reading_params, model.library, model.dtype)
         lengths = np.asarray([len(row) for row in self._rows], dtype=np.int32)
-        last = last_rows(model.backend, self.hidden, lengths - 1)
+        last = last_rows(self.hidden, lengths - 1)
         states = reader.filled(self._entries, self.valid)
         return write_after(model, reader, states, lengths, last, room)
 

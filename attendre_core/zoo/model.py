@@ -79,6 +79,8 @@ class Model:
         shape = shape_of(self.reading_part, dtype)
         self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
+        #: Device of the parameters, on which everything else is made; None = default.
+        self.device = self.backend.device_of(tree_leaves(params)[0]) if params else None
 
     def __repr__(self) -> str:
         return f"Model({self.architecture!r}, memory={self.memory!r}, library={self.library!r})"
@@ -111,6 +113,10 @@ class Model:
     def causal(self) -> bool:
         """Whether tokens attend only to earlier ones."""
         return self.reading_part.causal and self.attention != "prefix"
+
+    def array(self, values: Any) -> Array:
+        """Return values of NumPy on the device of the parameters."""
+        return self.backend.from_numpy(values, device=self.device)
 
     @property
     def parameter_count(self) -> int:
@@ -290,8 +296,7 @@ class Model:
         length = max(len(row) for row in written)
         tokens, valid = padded(written, compiled_length(self.library, length))
         hidden, _ = full_pass(
-            part, params, self.backend.from_numpy(tokens), self.backend.from_numpy(valid),
-            causal=True, library=self.library,
+            part, params, self.array(tokens), self.array(valid), causal=True, library=self.library,
             crosses=crosses_of(part, params, *self._read(rows).encoded()),
         )  # fmt: skip
         return architecture.logits(self.params, hidden[:, :length, ...])

@@ -12,6 +12,7 @@ from attendre_core.layer.block import Observer
 from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import Stack, StackOutput
 from attendre_core.presets import MemoryConfig
+from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Params, Part
 from attendre_core.zoo.blocks import blocks_of
 from attendre_core.zoo.memories import is_far, memory_stack
@@ -58,6 +59,7 @@ class Reader:
         self.part, self.params, self.memory = part, params, memory
         self.library, self.dtype, self.causal = library, dtype, causal
         self.backend: Backend = backend(library)
+        self.device = self.backend.device_of(tree_leaves(params)[0])
         self.blocks = blocks_of(part, params)
         self.observer = observer
 
@@ -71,13 +73,16 @@ class Reader:
         part = self.part
         return self.stack(0).init(
             batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
-            carry_dim=part.dim, xp=self.library, dtype=self.dtype, chunk=self.memory.chunk,
+            carry_dim=part.dim, xp=self.library, dtype=self.dtype, device=self.device,
+            chunk=self.memory.chunk,
         )  # fmt: skip
 
     def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
         """Read one chunk of token ids, NumPy (batch, seq); ``state`` must not be used again."""
-        array = self.backend.from_numpy
-        ids, at, real = (array(np.asarray(a)) for a in (tokens, position, valid))
+        ids, at, real = (
+            self.backend.from_numpy(np.asarray(a), device=self.device)
+            for a in (tokens, position, valid)
+        )
         x = self.part.embed(self.params, ids, at)
         length = int(np.max(np.where(valid, position, -1))) + 1
         stack = self._observed(self.stack(length))

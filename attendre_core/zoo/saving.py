@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Backend, backend_of
+from attendre_core.backend import Backend, backend_of, beside
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.ops.slots import gather_slots
@@ -106,7 +106,7 @@ class SavedArrays:
                     f"holds {name} as {array.dtype} of shape {array.shape}, expected shape "
                     f"{tuple(leaf.shape)}"
                 )
-            return to.xp.astype(to.from_numpy(array), leaf.dtype)
+            return to.xp.astype(beside(array, leaf), leaf.dtype)
 
         return tree_map(taken, like)
 
@@ -126,7 +126,7 @@ def sorted_queues(tree: Any) -> Any:
     if isinstance(tree, DataOnlyState):
         found = backend_of(tree.arrival)
         arrival = np.asarray(found.to_numpy(tree.arrival))
-        order = found.from_numpy(np.argsort(arrival, axis=1, kind="stable"))
+        order = beside(np.argsort(arrival, axis=1, kind="stable"), tree.arrival)
         clock = tree.clock
         held: DataOnlyState = tree_map(
             lambda leaf: gather_slots(leaf, order, axis=1), tree._replace(clock=None)

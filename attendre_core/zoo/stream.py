@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, beside
 from attendre_core.checks import dtype_named
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
@@ -64,7 +64,7 @@ class Stream:
         self._read = np.zeros(batch, dtype=np.int32)
         xp = model.backend.xp
         #: Hidden state and position of the last token of each row that came out.
-        self._last = model.backend.from_numpy(np.zeros((batch, self._reader.part.dim), np.float32))
+        self._last = model.array(np.zeros((batch, self._reader.part.dim), np.float32))
         self._last = xp.astype(self._last, dtype_named(xp, model.dtype))
         self._last_at = np.full(batch, -1, dtype=np.int32)
         self._outputs: EncoderOutputMemory | None = None
@@ -72,8 +72,9 @@ class Stream:
         if model.architecture.kind == "encoder-decoder" and model.memory is not None:
             self._outputs = EncoderOutputMemory(model.memory.encoder_outputs)
             self._encoded = self._outputs.init(
-                batch=batch, dim=self._reader.part.dim, xp=model.library, dtype=model.dtype
-            )
+                batch=batch, dim=self._reader.part.dim, xp=model.library, dtype=model.dtype,
+                device=model.device,
+            )  # fmt: skip
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -125,7 +126,7 @@ class Stream:
         """Return the logits of the token after the last, (batch, vocabulary)."""
         model = self.model
         if self._outputs is not None:
-            return model.backend.from_numpy(self.writer(1)[1])
+            return model.array(self.writer(1)[1])
         self._finish_for("Stream.next_logits")
         return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
 
@@ -237,8 +238,8 @@ class Stream:
         newest = position.max(axis=1)
         newer = newest > self._last_at
         if newer.any():
-            rows = last_rows(found, hidden.x, place)
-            self._last = xp.where(found.from_numpy(newer[:, None]), rows, self._last)
+            rows = last_rows(hidden.x, place)
+            self._last = xp.where(beside(newer[:, None], rows), rows, self._last)
             self._last_at = np.where(newer, newest, self._last_at).astype(np.int32)
         if self._outputs is not None:
             insert = _inserting_program(self.model.library, self._outputs)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, beside
 from attendre_core.positions.base import Encoding, Term
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.rope import RoPE
@@ -51,7 +51,7 @@ class TokenRotation:
             return
         self._scale = self._scale * self._rope.temperature**2
         scales = np.repeat([self._scale, 1.0], [heads, kv_heads])[:, None]
-        self._scales = xp.astype(found.from_numpy(scales), self._dtype)
+        self._scales = xp.astype(beside(scales, place), self._dtype)
         #: Cosine and sine of the constant angle of each further term.
         self._fixed = [
             [xp.broadcast_to(a, (*a.shape[:2], kv_heads, a.shape[3])) for a in self._angles(at)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, beside
 from attendre_core.errors import StateError
 from attendre_core.layer.stack import Stack
 from attendre_core.zoo.architectures.base import EncoderDecoder, Params, Part
@@ -45,7 +45,7 @@ class Memories:
 
     def step(self, blocks: Blocks, x: Array, at: Array, position: Any, active: Any) -> Array:
         """Add one token per row; parameters as in `DecodeCache.step`."""
-        real = backend_of(x).from_numpy(active[:, None])
+        real = beside(active[:, None], x)
         self.states, out = self.stack.step(self.states, blocks, x, at, real, donate=self._own)
         self._own = True
         return out.x
@@ -101,7 +101,7 @@ class Writer:
 
     def write(self, tokens: Any, active: Any) -> Any:
         """Add a token to each active row; return next-token logits, (batch, vocabulary)."""
-        array = self.model.backend.from_numpy
+        array = self.model.array
         active = np.asarray(active, dtype=bool)
         at = array(self.position[:, None].copy())
         ids = array(np.asarray(tokens, dtype=np.int32)[:, None])
@@ -128,7 +128,7 @@ class Writer:
                 "Writer.probe: tokens were written already, and the cache takes one token at a "
                 "time. Call probe before the first one is written."
             )
-        array = self.model.backend.from_numpy
+        array = self.model.array
         places = self.position[:, None] + np.cumsum(valid, axis=1, dtype=np.int32) - 1
         at, real = array(np.where(valid, places, 0).astype(np.int32)), array(np.asarray(valid))
         x = self.part.embed(self.params, array(np.asarray(tokens, dtype=np.int32)), at)
@@ -143,7 +143,7 @@ class Writer:
     def reorder(self, index: Any) -> None:
         """Reorder rows: row ``index[i]`` becomes row i."""
         index = np.asarray(index)
-        rows = self.model.backend.from_numpy(index.astype(np.int32))
+        rows = self.model.array(index.astype(np.int32))
         self._ready().reorder(index, rows)
         inputs = self._inputs[index]
         if not np.array_equal(inputs, self._inputs):
@@ -203,7 +203,7 @@ def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple
     stack = full_stack(part, room + 1, model.library)
     states = stack.init(
         batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
-        carry_dim=part.dim, xp=model.library, dtype=model.dtype,
+        carry_dim=part.dim, xp=model.library, dtype=model.dtype, device=model.device,
     )  # fmt: skip
     writer = Writer(
         model, part, params, blocks_of(part, params, crosses_of(part, params, encoded, valid)),

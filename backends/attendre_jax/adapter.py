@@ -11,6 +11,7 @@ import numpy as np
 
 from attendre_core.backend import Backend
 from attendre_core.eager import sums
+from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
 from attendre_jax import clamped, foreign, kernels, retrieval, thresholds
 from attendre_jax.transforms import transforms
@@ -33,6 +34,9 @@ def backend() -> Backend:
         compile=_compile,
         share=_share,
         stop_gradient=jax.lax.stop_gradient,
+        device_of=_device_of,
+        find_device=_find_device,
+        alignment=64,
         kernels={
             "approximate_threshold": retrieval.approximate_threshold,
             "attend": clamped.attend,
@@ -57,7 +61,29 @@ def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:
-    return jax.device_put(jnp.asarray(array), device)
+    return jnp.asarray(array, device=device)
+
+
+def _device_of(array: Any) -> Any:
+    """Return the device to which an array is committed; None leaves it to JAX."""
+    if isinstance(array, jax.core.Tracer) or not array.committed:
+        return None
+    devices = array.devices()
+    return next(iter(devices)) if len(devices) == 1 else None
+
+
+def _find_device(device: Any) -> Any:
+    """Return a device of JAX, also by its platform and number: ``"cpu:1"``."""
+    if device is None or not isinstance(device, str):
+        return device
+    platform, _, number = device.partition(":")
+    try:
+        return jax.devices(platform)[int(number or 0)]
+    except (RuntimeError, ValueError, IndexError) as error:
+        there = ", ".join(f"{d.platform}:{d.id}" for d in jax.devices())
+        raise ConfigError(
+            f"load: device is {device!r}, expected one that JAX has here: {there}."
+        ) from error
 
 
 def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:
@@ -65,10 +91,10 @@ def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Call
     return compiled
 
 
-def _share(array: Any, dtype: str | None = None) -> jax.Array:
+def _share(array: Any, dtype: str | None = None, device: Any = None) -> jax.Array:
     if dtype == "bfloat16":
         array = np.asarray(array).view(jnp.bfloat16)
-    return jnp.asarray(array)
+    return jax.device_put(array, device)
 
 
 def _is_concrete(array: Any) -> bool:

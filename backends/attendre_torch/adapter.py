@@ -13,6 +13,7 @@ from attendre_core import backend as core
 from attendre_core import numba_kernels
 from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection, sums
+from attendre_core.errors import ConfigError
 from attendre_torch import kernels
 from attendre_torch.transforms import transforms
 
@@ -36,6 +37,7 @@ def backend() -> Backend:
         share=_share,
         stop_gradient=torch.Tensor.detach,
         device_of=_device_of,
+        find_device=_find_device,
         kernels={
             "attend": kernels.attend,
             "attention": kernels.attention,
@@ -100,11 +102,26 @@ def _device_of(tensor: torch.Tensor) -> torch.device:
     return tensor.device
 
 
-def _share(array: Any, dtype: str | None = None) -> torch.Tensor:
+def _find_device(device: Any) -> torch.device:
+    """Return a device that is there; None is the CPU, whatever the default device is."""
+    try:
+        found = torch.device("cpu" if device is None else device)
+        torch.empty(0, device=found)
+    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"load: device is {device!r}, expected one that PyTorch has here, such as 'cpu' or "
+            f"'cuda:0'. ({str(error).splitlines()[0]})"
+        ) from error
+    return found
+
+
+def _share(array: Any, dtype: str | None = None, device: Any = None) -> torch.Tensor:
     array = np.asarray(array)
     if dtype == "bfloat16":
-        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array)
+        tensor = torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    else:
+        tensor = torch.from_numpy(array)
+    return tensor.to(device) if device is not None else tensor
 
 
 def _compile(function: Callable[..., Any], donate: tuple[int, ...] = ()) -> Callable[..., Any]:

@@ -7,10 +7,8 @@ architecture, and its ``state_dict`` the weights, which are shared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
-import torch
 from torch import Tensor
 
 from attendre_core.backend import backend
@@ -64,11 +62,9 @@ def from_transformers(
     """
     checkpoint = _LoadedModel(model)
     architecture = architecture_of(checkpoint.config)
-    # The tensors are already in memory: load them without converting.
-    torch_as_it_is = replace(backend("torch"), share=_as_it_is)
     try:
         params, dtype = load_parameters(
-            checkpoint, architecture, torch_as_it_is, "auto", progress=False
+            checkpoint, architecture, backend("torch"), "auto", progress=False
         )
     except CheckpointError as error:
         raise CheckpointError(
@@ -228,17 +224,11 @@ class _Tokenizer:
         return str(self._inner.decode(tokens, skip_special_tokens=True))
 
 
-def _as_it_is(tensor: Tensor, dtype: str | None = None) -> Tensor:
-    return tensor
-
-
 def _check_device(where: str, tensors: dict[str, Tensor]) -> None:
-    """Refuse weights that are not on the default device, where new tensors are made."""
+    """Refuse weights that are spread over devices."""
     found = {str(tensor.device) for tensor in tensors.values()}
-    expected = str(torch.get_default_device())
-    if found - {expected}:
+    if len(found) > 1:
         raise ConfigError(
-            f"from_transformers: the weights of {where} are on {', '.join(sorted(found))}, but "
-            f"new tensors are made on {expected}. Put the whole model on one device and call "
-            "torch.set_default_device with it first."
+            f"from_transformers: the weights of {where} are on {', '.join(sorted(found))}, "
+            "expected one device. Move the whole model to one, with model.to(...)."
         )

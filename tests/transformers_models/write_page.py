@@ -11,7 +11,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from cache_checks import LARGE, PROMPT, SMALL, TOLERANCE, WRITTEN, Outcome, outcome_of
+from cache_checks import LARGE, MEMORIES, PROMPT, SMALL, TOLERANCE, WRITTEN, Outcome, outcome_of
 from tiny_models import WINDOW, class_of, model_types
 
 #: What may become of a type.
@@ -24,9 +24,10 @@ TEXT = """\
 What `attendre_torch.AttendreCache` does with every model type that `AutoModelForCausalLM` of
 transformers {version} knows. This page is written by `tests/transformers_models/write_page.py`.
 
-Of {types} types, {run} run here, and **{exact} of them ({percent:.0f} %) are exact**; {refused} are
-refused with the reason. Each was run as a tiny random model in float32, of one layer of every kind
-that the type has, with windows of {window} tokens:
+Of {types} types, {run} run here, and **{exact} of them ({percent:.0f} %) are exact and bounded**,
+{any_policy} with any policy and {some} with some policies; {refused} are refused with the reason.
+Each was run as a tiny random model in float32, of one layer of every kind that the type has, with
+windows of {window} tokens:
 
 - *Exact*: with a memory of {large} slots, which holds everything, the logits of a prompt read at
   once and in chunks, and of tokens read one by one after it, are those that transformers computes
@@ -34,9 +35,9 @@ that the type has, with windows of {window} tokens:
   largest difference. `generate` writes the same {written} tokens greedily, also in a batch whose
   second row is padded on the left.
 - *Bounded*: with {small} slots, `generate` runs, and the cache holds the same number of bytes after
-  {short} and after {long} tokens. The last column says how much the logits change when {small} slots
-  must do for {read} tokens, as a part of the largest logit. Zero: all attention layers of the type
-  have a window or a recurrent state, which is bounded anyway and left as it is.
+  {short} and after {long} tokens. The last column says how much the logits change when {small}
+  slots must do for {read} tokens, as a part of the largest logit. Zero: all attention layers of the
+  type have a window or a recurrent state, which is bounded anyway and left as it is.
 - *Policies*: any, or only those that look at no attention (`MT`, `AS`), where the model computes
   attention in its own layers instead of the function that transformers lets others set.
 
@@ -48,7 +49,7 @@ that the type has, with windows of {window} tokens:
 
 ## Refused
 
-| type | class | what the error says |
+| type | class | why |
 |---|---|---|
 {refused_rows}
 
@@ -69,15 +70,14 @@ def page_of(outcomes: dict[str, Outcome]) -> str:
         for status in ("exact", "refused", "cannot run")
     }
     run = len(outcomes) - len(found["cannot run"])
-    exact = [
-        row(name, {"AS": "`MT`, `AS`"}.get(o.memory, "any"), f"{o.worst:.0e}", f"{o.change:.2g}")
-        for name, o in found["exact"].items()
-    ]
+    exact = [row_of(name, o) for name, o in found["exact"].items()]
     return TEXT.format(
         version=transformers.__version__,
         types=len(outcomes),
         run=run,
         exact=len(exact),
+        any_policy=sum(o.memory == MEMORIES[0] for o in found["exact"].values()),
+        some=sum(o.memory == MEMORIES[1] for o in found["exact"].values()),
         percent=100 * len(exact) / run,
         refused=len(found["refused"]),
         window=WINDOW,
@@ -89,15 +89,20 @@ def page_of(outcomes: dict[str, Outcome]) -> str:
         long=3 * PROMPT,
         read=PROMPT + 4,
         exact_rows="\n".join(exact),
-        refused_rows="\n".join(row(name, o.reason) for name, o in found["refused"].items()),
-        missing_rows="\n".join(row(name, o.reason) for name, o in found["cannot run"].items()),
+        refused_rows="\n".join(row_of(name, o) for name, o in found["refused"].items()),
+        missing_rows="\n".join(row_of(name, o) for name, o in found["cannot run"].items()),
     )
 
 
-def row(model_type: str, *cells: str) -> str:
-    """Return a row of a table."""
-    text = (cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells)
-    return " | ".join((f"| {model_type}", f"`{class_of(model_type).__name__}`", *text)) + " |"
+def row_of(model_type: str, outcome: Outcome) -> str:
+    """Return the row of a type."""
+    cells = [model_type, f"`{class_of(model_type).__name__}`"]
+    if outcome.status == "exact":
+        policies = "any" if outcome.memory == MEMORIES[0] else "`MT`, `AS`"
+        cells += [policies, f"{outcome.worst:.0e}", f"{outcome.change:.2g}"]
+    else:
+        cells += [outcome.reason.rpartition("cannot be bounded: ")[2]]
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("<", "&lt;") for cell in cells) + " |"
 
 
 def main() -> None:

@@ -41,12 +41,7 @@ def pair(made_up, writing_gguf, tmp_path):
         config = {**SIZES, **FAMILIES[architecture], **changes}
         folder = made_up(config)
         tensors = numpy_files.load_file(folder / "model.safetensors")
-        kept = {}
-        for name, array in tensors.items():
-            whole = gguf.GGMLQuantizationType[kind if array.ndim > 1 else "F32"]
-            kept[name] = array
-            if whole.name != "F32":
-                kept[name] = gguf.dequantize(gguf.quantize(array, whole), whole)
+        kept = {name: writing_gguf.as_stored(array, kind) for name, array in tensors.items()}
         numpy_files.save_file(kept, folder / "model.safetensors")
         file = writing_gguf.write_model(
             tmp_path / "model.gguf", architecture, config, tensors, kind, **(more or {})
@@ -176,7 +171,10 @@ def test_nothing_is_dequantised_before_it_is_needed(pair, monkeypatch):
     checkpoint, _ = open_checkpoint(file)
     assert done == []
     assert checkpoint.shape("model.layers.1.self_attn.q_proj.weight") == (64, 64)
-    checkpoint.read("model.layers.1.self_attn.q_proj.weight")
+    stored = checkpoint.read("model.layers.1.self_attn.q_proj.weight")
+    assert done == []
+    _, rows = next(stored.pieces(16, 32, 8))
+    assert rows.shape == (8, 64)
     assert [kind.name for kind in done] == ["Q8_0"]
 
 

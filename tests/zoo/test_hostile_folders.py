@@ -52,7 +52,7 @@ def test_paths_that_are_no_checkpoints(tmp_path, refused):
         (tmp_path / name).write_bytes(b"")
     refused(tmp_path / "model.gguf", "is empty")
     refused(tmp_path / "model.bin", "is empty")
-    refused(tmp_path / "model.safetensors", "is no checkpoint")
+    refused(tmp_path / "model.safetensors", "Pass the folder that it lies in")
     refused(tmp_path / "model.txt", "is no checkpoint")
     for name in ("folder.gguf", "folder.bin"):
         (tmp_path / name).mkdir()

@@ -333,7 +333,7 @@ def test_byte_level_merges_equal_transformers(pre, gguf_tokenizer):
 
 @pytest.mark.parametrize(
     ("values", "message"),
-    [({"model": "bert"}, "kind 'bert'"), ({"model": "gpt2", "pre": "tekken"}, "way of 'tekken'")],
+    [({"model": "rwkv"}, "kind 'rwkv'"), ({"model": "gpt2", "pre": "tekken"}, "way of 'tekken'")],
 )
 def test_an_unknown_tokenizer_is_no_obstacle_to_token_ids(values, message, gguf_tokenizer):
     mine, _ = gguf_tokenizer(tokens=["a", "b"], merges=["a b"], **values)

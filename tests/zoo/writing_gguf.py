@@ -2,57 +2,104 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-_SIZES = {
-    "num_hidden_layers": "block_count",
-    "max_position_embeddings": "context_length",
-    "hidden_size": "embedding_length",
-    "intermediate_size": "feed_forward_length",
-    "num_attention_heads": "attention.head_count",
-    "num_key_value_heads": "attention.head_count_kv",
-    "head_dim": "attention.key_length",
-    "sliding_window": "attention.sliding_window",
+#: Names in a ``config.json`` to keys of the gguf package.
+_KEYS = {
+    "num_hidden_layers": "LLM.BLOCK_COUNT",
+    "num_layers": "LLM.BLOCK_COUNT",
+    "num_decoder_layers": "LLM.DECODER_BLOCK_COUNT",
+    "decoder_start_token_id": "LLM.DECODER_START_TOKEN_ID",
+    "max_position_embeddings": "LLM.CONTEXT_LENGTH",
+    "hidden_size": "LLM.EMBEDDING_LENGTH",
+    "d_model": "LLM.EMBEDDING_LENGTH",
+    "intermediate_size": "LLM.FEED_FORWARD_LENGTH",
+    "ffn_hidden_size": "LLM.FEED_FORWARD_LENGTH",
+    "d_ff": "LLM.FEED_FORWARD_LENGTH",
+    "logit_scale": "LLM.LOGIT_SCALE",
+    "final_logit_softcapping": "LLM.FINAL_LOGIT_SOFTCAPPING",
+    "num_attention_heads": "Attention.HEAD_COUNT",
+    "num_heads": "Attention.HEAD_COUNT",
+    "num_key_value_heads": "Attention.HEAD_COUNT_KV",
+    "num_kv_heads": "Attention.HEAD_COUNT_KV",
+    "head_dim": "Attention.KEY_LENGTH",
+    "d_kv": "Attention.KEY_LENGTH",
+    "sliding_window": "Attention.SLIDING_WINDOW",
+    "local_attention": "Attention.SLIDING_WINDOW",
+    "global_attn_every_n_layers": "Attention.SLIDING_WINDOW_PATTERN",
+    "relative_attention_num_buckets": "Attention.REL_BUCKETS_COUNT",
+    "rms_norm_eps": "Attention.LAYERNORM_RMS_EPS",
+    "layer_norm_eps": "Attention.LAYERNORM_EPS",
+    "norm_eps": "Attention.LAYERNORM_EPS",
+    "rope_theta": "Rope.FREQ_BASE",
 }
-_PARTS = {
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "self_attn.q_norm": "attn_q_norm",
-    "self_attn.k_norm": "attn_k_norm",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
-_GEMMA_PARTS = {
-    **_PARTS,
-    "post_attention_layernorm": "post_attention_norm",
-    "pre_feedforward_layernorm": "ffn_norm",
-    "post_feedforward_layernorm": "post_ffw_norm",
-}
+
+
+@lru_cache
+def _known_names(architecture: str) -> Any:
+    import gguf
+
+    kind = next(k for k, known in gguf.MODEL_ARCH_NAMES.items() if known == architecture)
+    return gguf.get_tensor_name_map(kind, 8)
 
 
 def own_name(name: str, architecture: str) -> str:
-    """Return llama.cpp's name of a tensor."""
-    name = name.removeprefix("model.")
-    if not name.startswith("layers."):
-        top = {"embed_tokens": "token_embd", "norm": "output_norm", "lm_head": "output"}
-        return f"{top[name.rpartition('.')[0]]}.weight"
-    _, layer, rest = name.split(".", 2)
-    part, _, ending = rest.rpartition(".")
-    return f"blk.{layer}.{(_GEMMA_PARTS if architecture == 'gemma3' else _PARTS)[part]}.{ending}"
+    """Return llama.cpp's name of a tensor, as the gguf package knows it."""
+    known = _known_names(architecture)
+    for each in (name, name.removeprefix("model."), f"model.{name}"):
+        found = known.get_name(each, try_suffixes=(".weight", ".bias"))
+        if found is not None:
+            return str(found)
+    raise AssertionError(f"gguf has no name for {name} of {architecture}")
+
+
+def metadata_of(architecture: str, config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a converter writes about sizes."""
+    import gguf
+
+    metadata = {}
+    for name, key in _KEYS.items():
+        if config.get(name) is not None:
+            group, _, own = key.partition(".")
+            metadata[getattr(getattr(gguf.Keys, group), own).format(arch=architecture)] = config[
+                name
+            ]
+    return metadata
+
+
+def in_parts(rows: Any, heads: int, kv_heads: int) -> Any:
+    """Bring Falcon's groups of queries, key and value into all queries, all keys, all values."""
+    groups = rows.reshape(kv_heads, heads // kv_heads + 2, -1, *rows.shape[1:])
+    parts = (groups[:, :-2], groups[:, -2:-1], groups[:, -1:])
+    return np.concatenate([part.reshape(-1, *rows.shape[1:]) for part in parts])
 
 
 def in_pairs(rows: Any, heads: int) -> Any:
     """Bring the rows of each head from halves into neighbouring pairs."""
     halves = rows.reshape(heads, 2, rows.shape[0] // heads // 2, *rows.shape[1:])
     return np.ascontiguousarray(halves.swapaxes(1, 2)).reshape(rows.shape)
+
+
+def kind_of(array: Any, kind: str) -> Any:
+    """Return how a tensor is stored: only matrices of whole blocks are quantised."""
+    import gguf
+
+    wanted = gguf.GGMLQuantizationType[kind]
+    block, _ = gguf.GGML_QUANT_SIZES[wanted]
+    fits = array.ndim > 1 and array.shape[-1] % block == 0
+    return wanted if fits else gguf.GGMLQuantizationType.F32
+
+
+def as_stored(array: Any, kind: str) -> Any:
+    """Return the numbers that are left of a tensor once it is stored."""
+    import gguf
+
+    own = kind_of(array, kind)
+    return array if own.name == "F32" else gguf.dequantize(gguf.quantize(array, own), own)
 
 
 def write_gguf(
@@ -80,7 +127,7 @@ def write_gguf(
         else:
             writer.add_array(key, value)
     for name, array in (tensors or {}).items():
-        own = gguf.GGMLQuantizationType[kind if array.ndim > 1 else "F32"]
+        own = kind_of(array, kind)
         plain = own.name == "F32"
         data = array.astype(np.float32) if plain else gguf.quantize(array, own)
         writer.add_tensor(name, data, raw_dtype=None if plain else own)
@@ -100,18 +147,15 @@ def write_model(
     **more: Any,
 ) -> Path:
     """Write a model whose configuration and tensors have their public names."""
-    metadata = {
-        f"{architecture}.{own}": config[name] for name, own in _SIZES.items() if name in config
-    }
-    metadata[f"{architecture}.attention.layer_norm_rms_epsilon"] = config["rms_norm_eps"]
-    metadata[f"{architecture}.rope.freq_base"] = config["rope_theta"]
     written = {}
     for name, array in tensors.items():
         if architecture == "llama" and ".q_proj." in name:
             array = in_pairs(array, config["num_attention_heads"])
         elif architecture == "llama" and ".k_proj." in name:
             array = in_pairs(array, config["num_key_value_heads"])
-        elif architecture == "gemma3" and name.endswith("norm.weight"):
+        elif architecture == "falcon" and ".query_key_value." in name:
+            array = in_parts(array, config["num_attention_heads"], config["num_kv_heads"])
+        elif architecture.startswith("gemma") and name.endswith("norm.weight"):
             array = array + np.float32(1)
         written[own_name(name, architecture)] = array
-    return write_gguf(path, architecture, metadata | more, written, kind)
+    return write_gguf(path, architecture, metadata_of(architecture, config) | more, written, kind)

@@ -3,37 +3,20 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, Protocol
 
-import numpy as np
-
 from attendre_core.backend import Array, Backend
-from attendre_core.checks import dtype_name, dtype_named
 from attendre_core.errors import CheckpointError
 from attendre_core.positions.rope import RoPE
 from attendre_core.progress import progress_bar
 from attendre_core.tree import tree_leaves, tree_map
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part, Tensor
 from attendre_core.zoo.config import RawConfig
+from attendre_core.zoo.loading.placing import Stored, placed
 
 __all__ = ["Checkpoint", "Stored", "load_parameters"]
-
-
-@dataclass(frozen=True)
-class Stored:
-    """A tensor as it lies in a file, usually mapped and not read yet.
-
-    Attributes
-    ----------
-    array
-        In NumPy; the bits as uint16 for bfloat16, which NumPy lacks.
-    dtype
-        ``"float32"``, ``"float16"``, ``"bfloat16"`` or ``"float64"``.
-    """
-
-    array: Any
-    dtype: str
 
 
 class Checkpoint(Protocol):
@@ -46,7 +29,7 @@ class Checkpoint(Protocol):
         """Return the shape of a tensor; None if there is no such tensor."""
 
     def read(self, name: str) -> Stored:
-        """Return a tensor."""
+        """Return a tensor, without reading its numbers yet."""
 
 
 def load_parameters(
@@ -55,6 +38,7 @@ def load_parameters(
     backend: Backend,
     dtype: str,
     *,
+    device: Any = None,
     progress: bool | None,
 ) -> tuple[Params, str]:
     """Read all parameters of an architecture; every problem is found before the first is read.
@@ -63,6 +47,8 @@ def load_parameters(
     ----------
     dtype
         What they become; ``"auto"`` is the dtype that most of them are stored in.
+    device
+        A device of the library; None is its default.
     progress
         Whether to show a bar; None shows one on a terminal.
 
@@ -76,27 +62,24 @@ def load_parameters(
     wanted: list[Tensor] = list(tree_leaves(architecture.parameters()))
     names = _found(checkpoint, architecture, wanted)
     _refuse_odd_rotations(checkpoint.where, architecture)
+    stored = {name: checkpoint.read(name) for name in names.values()}
+    if dtype == "auto":
+        dtype = _common_dtype(stored.values(), backend)
     bar = progress_bar(len(wanted), "loading", " tensors", progress)
-    read: dict[Tensor, Array] = {}
+    done: dict[Tensor, Array] = {}  # parameters that are one tensor stay one array
 
-    def placed(tensor: Tensor) -> Array:
+    def place(tensor: Tensor) -> Array:
         tensor = replace(tensor, name=names[tensor.name], also=())
-        if tensor not in read:
-            stored = checkpoint.read(tensor.name)
-            array = stored.array
-            if tensor.rows is not None:
-                array = array[tensor.rows[0] : tensor.rows[1]]
-            if tensor.transposed:
-                array = array.T
-            read[tensor] = _placed(backend, array, stored.dtype, dtype)
+        if tensor not in done:
+            done[tensor] = placed(stored[tensor.name], tensor, backend, dtype, device)
         bar.update()
-        return read[tensor]
+        return done[tensor]
 
     try:
-        params: Params = tree_map(placed, architecture.parameters())
+        params: Params = tree_map(place, architecture.parameters())
     finally:
         bar.close()
-    return _levelled(params, backend) if dtype == "auto" else (params, dtype)
+    return params, dtype
 
 
 def _found(
@@ -149,45 +132,18 @@ def _fits(tensor: Tensor, given: tuple[int, ...]) -> bool:
     )
 
 
-def _placed(backend: Backend, array: Any, stored: str, wanted: str) -> Array:
-    """Hand an array over to the library, shared with the file where nothing has to change."""
-    if isinstance(array, np.ndarray):  # a model in memory hands over the library's own arrays
-        array = np.require(array, requirements="A")  # a careless writer may have packed it tightly
-    share = backend.share
-    if share is None:
-        if stored == "bfloat16":
-            array = (np.asarray(array).astype(np.uint32) << 16).view(np.float32)
-        result = backend.from_numpy(array)
-    else:
-        result = share(array, stored)
-    if wanted == "auto":
-        return result
-    dtype = dtype_named(backend.xp, wanted)
-    return result if result.dtype == dtype else backend.xp.astype(result, dtype)
-
-
-def _levelled(params: Params, backend: Backend) -> tuple[Params, str]:
-    """Give all parameters the dtype that most of their numbers have, and name it.
+def _common_dtype(stored: Iterable[Stored], backend: Backend) -> str:
+    """Return the dtype that most of the numbers are stored in, or float32 if there is none.
 
     Norms are often stored wider than matrices; mixed, the residual stream would widen on its way
     and no longer fit a memory.
     """
     count: dict[str, int] = {}
-    for leaf in tree_leaves(params):
-        name = dtype_name(leaf.dtype)
-        count[name] = count.get(name, 0) + math.prod(leaf.shape)
+    for each in stored:
+        count[each.dtype] = count.get(each.dtype, 0) + math.prod(each.full_shape)
     most = max(count, key=lambda name: count[name])
-    dtype = dtype_named(backend.xp, most)
-    done: dict[int, Array] = {}  # parameters that are one array stay one array
-
-    def cast(leaf: Array) -> Array:
-        if leaf.dtype == dtype:
-            return leaf
-        if id(leaf) not in done:
-            done[id(leaf)] = backend.xp.astype(leaf, dtype)
-        return done[id(leaf)]
-
-    return tree_map(cast, params), most
+    missing = most in ("bfloat16", "float64") and most not in backend.capabilities
+    return "float32" if missing else most
 
 
 def _refuse_odd_rotations(where: str, architecture: Architecture) -> None:

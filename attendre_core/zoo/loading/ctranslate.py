@@ -21,8 +21,8 @@ from typing import Any
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.loading.checkpoint import Stored
 from attendre_core.zoo.loading.folder import mapped_tensors
+from attendre_core.zoo.loading.placing import Stored
 from attendre_core.zoo.tokenizers.vocabulary import VocabularyTokenizer
 
 __all__ = ["CTranslateFolder", "is_ctranslate_folder"]

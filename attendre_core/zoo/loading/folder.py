@@ -8,14 +8,14 @@ from typing import Any
 
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.loading.checkpoint import Stored
 from attendre_core.zoo.loading.mapping import mapped_bytes
+from attendre_core.zoo.loading.other_formats import others_in
 from attendre_core.zoo.loading.pickled import pickled_tensors
+from attendre_core.zoo.loading.placing import NUMPY_DTYPES, Stored
 
 __all__ = ["FolderCheckpoint", "mapped_tensors"]
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
-_NUMPY = {"float64": "<f8", "float32": "<f4", "float16": "<f2", "bfloat16": "<u2"}
 
 
 class FolderCheckpoint:
@@ -45,7 +45,7 @@ class FolderCheckpoint:
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor; None if there is no such tensor."""
         found = self._tensors.get(name)
-        if found is not None and found.dtype not in _NUMPY:
+        if found is not None and found.dtype not in NUMPY_DTYPES:
             raise CheckpointError(
                 f"{self.where}: {name[:80]} is stored as {found.dtype}, expected one of "
                 f"{', '.join(_DTYPES)}. Use a checkpoint that is not quantised, or a GGUF file."
@@ -87,7 +87,7 @@ def _weight_files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.safetensors"))
     if len(found) == 1:
         return found
-    raise CheckpointError(
+    raise others_in(folder) or CheckpointError(
         f"{folder}: no weights found, expected model.safetensors, shards with "
         "model.safetensors.index.json, or pytorch_model.bin. Download the whole folder."
     )
@@ -134,7 +134,7 @@ def mapped_tensors(file: Path, *, trusted: bool = False) -> dict[str, Stored]:
         start, stop = (8 + length + offset for offset in entry["data_offsets"])
         array: Any = data[start:stop]
         if dtype is not None:
-            array = array.view(_NUMPY[dtype]).reshape(entry["shape"])
+            array = array.view(NUMPY_DTYPES[dtype]).reshape(entry["shape"])
         tensors[name] = Stored(array, dtype or str(entry["dtype"]))
     return tensors
 

@@ -1,191 +1,188 @@
-"""What GGUF calls the sizes and tensors of a model, and what everybody else calls them."""
+"""What GGUF calls the architectures and tensors of a model, and what everybody else calls them.
+
+GGUF has no name for Marian and for the Transformers of CTranslate2: these come as folders only.
+"""
 
 from __future__ import annotations
 
-import math
 import re
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
-from attendre_core.errors import CheckpointError
-from attendre_core.positions.rope import RoPE
-from attendre_core.positions.scaling import Llama3Scaling
-from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.loading.gguf_header import GGUFHeader
+__all__ = ["FAMILIES", "Family", "own_name"]
 
-__all__ = ["FAMILIES", "configuration_of", "public_names"]
 
-#: ``general.architecture`` to ``model_type``.
-FAMILIES = {"llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "gemma3": "gemma3_text"}
+@dataclass(frozen=True)
+class Family:
+    """How GGUF stores one architecture.
 
-_SIZES = {
-    "block_count": "num_hidden_layers",
-    "context_length": "max_position_embeddings",
-    "embedding_length": "hidden_size",
-    "feed_forward_length": "intermediate_size",
-    "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
-    "attention.layer_norm_rms_epsilon": "rms_norm_eps",
-    "rope.freq_base": "rope_theta",
-}
+    Attributes
+    ----------
+    model_type
+        Its name in a ``config.json``.
+    names
+        Public name of a tensor to its name in the file, both without ``.weight`` or ``.bias``,
+        and with braces in place of the number of a layer.
+    rows
+        Rows that are stored in another order: those of queries and keys in pairs, or those of
+        Falcon's fused matrix.
+    centred
+        Weights of norms are stored plus one.
+    """
+
+    model_type: str
+    names: dict[str, str]
+    rows: Literal["as they are", "pairs", "fused"] = "as they are"
+    centred: bool = False
+
+
+def _layers(public: str, own: str, parts: dict[str, str]) -> dict[str, str]:
+    return {f"{public}{{}}.{theirs}": f"{own}{{}}.{ours}" for theirs, ours in parts.items()}
+
+
+_TOP = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _LAYER = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
 }
-_GEMMA_LAYER = {
-    **_LAYER,
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "post_ffw_norm": "post_feedforward_layernorm",
+_LLAMA = _TOP | _layers("model.layers.", "blk.", _LAYER)
+_GEMMA = _TOP | _layers(
+    "model.layers.",
+    "blk.",
+    {
+        **_LAYER,
+        "post_attention_layernorm": "post_attention_norm",
+        "pre_feedforward_layernorm": "ffn_norm",
+        "post_feedforward_layernorm": "post_ffw_norm",
+    },
+)
+_FALCON = {
+    "transformer.word_embeddings": "token_embd",
+    "transformer.ln_f": "output_norm",
+    "lm_head": "output",
+    **_layers(
+        "transformer.h.",
+        "blk.",
+        {
+            "input_layernorm": "attn_norm",
+            "ln_mlp": "attn_norm",
+            "ln_attn": "attn_norm_2",
+            "self_attention.query_key_value": "attn_qkv",
+            "self_attention.dense": "attn_output",
+            "mlp.dense_h_to_4h": "ffn_up",
+            "mlp.dense_4h_to_h": "ffn_down",
+        },
+    ),
 }
-_TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
-    "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
+_BERT = {
+    "embeddings.word_embeddings": "token_embd",
+    "embeddings.position_embeddings": "position_embd",
+    "embeddings.token_type_embeddings": "token_types",
+    "embeddings.LayerNorm": "token_embd_norm",
+    **_layers(
+        "encoder.layer.",
+        "blk.",
+        {
+            "attention.self.query": "attn_q",
+            "attention.self.key": "attn_k",
+            "attention.self.value": "attn_v",
+            "attention.output.dense": "attn_output",
+            "attention.output.LayerNorm": "attn_output_norm",
+            "intermediate.dense": "ffn_up",
+            "output.dense": "ffn_down",
+            "output.LayerNorm": "layer_output_norm",
+        },
+    ),
 }
-#: The factor, trained length and bounds of the Llama 3 family; only the factor varies.
-_LLAMA3 = {
-    "original_max_position_embeddings": 8192,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 4.0,
+_MODERN_BERT = {
+    "embeddings.tok_embeddings": "token_embd",
+    "embeddings.norm": "token_embd_norm",
+    "final_norm": "output_norm",
+    **_layers(
+        "layers.",
+        "blk.",
+        {
+            "attn_norm": "attn_norm",
+            "attn.Wqkv": "attn_qkv",
+            "attn.Wo": "attn_output",
+            "mlp_norm": "ffn_norm",
+            "mlp.Wi": "ffn_up",
+            "mlp.Wo": "ffn_down",
+        },
+    ),
 }
-#: Gemma 3 of 27B parameters, which alone scales its logits by width instead of head_dim.
-_LARGEST_GEMMA = 62
 
 
-def public_names(architecture: str, tensors: Mapping[str, Any]) -> dict[str, str]:
-    """Map the names that architectures ask for to the names in the file.
+def _t5_layer(last: int) -> dict[str, str]:
+    """Name the tensors of a layer whose feed-forward part is number ``last`` in it."""
+    return {
+        "layer.0.layer_norm": "attn_norm",
+        "layer.0.SelfAttention.relative_attention_bias": "attn_rel_b",
+        **{f"layer.0.SelfAttention.{name}": f"attn_{name}" for name in "qkvo"},
+        f"layer.{last}.layer_norm": "ffn_norm",
+        f"layer.{last}.DenseReluDense.wi": "ffn_up",
+        f"layer.{last}.DenseReluDense.wi_0": "ffn_gate",
+        f"layer.{last}.DenseReluDense.wi_1": "ffn_up",
+        f"layer.{last}.DenseReluDense.wo": "ffn_down",
+    }
+
+
+_T5 = {
+    "shared": "token_embd",
+    "lm_head": "output",
+    "encoder.final_layer_norm": "enc.output_norm",
+    "decoder.final_layer_norm": "dec.output_norm",
+    **_layers("encoder.block.", "enc.blk.", _t5_layer(1)),
+    **_layers(
+        "decoder.block.",
+        "dec.blk.",
+        {
+            **_t5_layer(2),
+            "layer.1.layer_norm": "cross_attn_norm",
+            **{f"layer.1.EncDecAttention.{name}": f"cross_attn_{name}" for name in "qkvo"},
+        },
+    ),
+}
+
+#: By ``general.architecture``. Mistral is called llama, and mT5 is called t5.
+FAMILIES = {
+    "bert": Family("bert", _BERT),
+    "command-r": Family("cohere", _LLAMA),
+    "falcon": Family("falcon", _FALCON, rows="fused"),
+    "gemma-embedding": Family("gemma3_text", _GEMMA, centred=True),
+    "gemma3": Family("gemma3_text", _GEMMA, centred=True),
+    "llama": Family("llama", _LLAMA, rows="pairs"),
+    "modern-bert": Family("modernbert", _MODERN_BERT),
+    "qwen2": Family("qwen2", _LLAMA),
+    "qwen3": Family("qwen3", _LLAMA),
+    "t5": Family("t5", _T5),
+}
+
+
+def own_name(architecture: str, public: str) -> str | None:
+    """Return the name that a tensor has in a file; None if it has none.
 
     Examples
     --------
-    >>> public_names("llama", {"blk.3.attn_q.weight": None})
-    {'model.layers.3.self_attn.q_proj.weight': 'blk.3.attn_q.weight'}
+    >>> own_name("llama", "model.layers.3.self_attn.q_proj.weight")
+    'blk.3.attn_q.weight'
+    >>> own_name("t5", "decoder.block.0.layer.1.EncDecAttention.k.weight")
+    'dec.blk.0.cross_attn_k.weight'
     """
-    layer = _GEMMA_LAYER if architecture == "gemma3" else _LAYER
-    names = {public: own for own, public in _TOP.items() if own in tensors}
-    for own in tensors:
-        match = re.fullmatch(r"blk\.([0-9]{1,9})\.([a-z_]+)\.(weight|bias)", own)
-        if match is not None and match[2] in layer:
-            names[f"model.layers.{int(match[1])}.{layer[match[2]]}.{match[3]}"] = own
-    return names
-
-
-def configuration_of(where: str, header: GGUFHeader, rope_factors: Any) -> dict[str, Any]:
-    """Return the values that a ``config.json`` of the same model would hold.
-
-    Parameters
-    ----------
-    rope_factors
-        The tensor by which the file divides the frequencies of rotation, (head_dim / 2,); None
-        if it has none.
-    """
-    data, meta = header.metadata, RawConfig(header.metadata, where)
-    architecture = meta.word("general.architecture")
-    if architecture not in FAMILIES:
-        raise CheckpointError(
-            f"{where}: general.architecture is {architecture[:80]!r}, expected one of "
-            f"{', '.join(sorted(FAMILIES))}. Load the model from a folder with safetensors "
-            "instead, if it is another one."
-        )
-    parts = meta.size("split.count", 1, least=0)
-    if parts > 1:
-        raise CheckpointError(
-            f"{where}: is one of {parts} parts. Merge them first, with llama-gguf-split --merge."
-        )
-    config: dict[str, Any] = {
-        public: data[f"{architecture}.{own}"]
-        for own, public in _SIZES.items()
-        if f"{architecture}.{own}" in data
-    }
-    embedding = header.tensors.get("token_embd.weight")
-    config |= {
-        "model_type": FAMILIES[architecture],
-        "vocab_size": None if embedding is None else embedding.shape[0],
-        "tie_word_embeddings": "output.weight" not in header.tensors,
-        "attention_bias": architecture == "llama" and "blk.0.attn_q.bias" in header.tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
-        "eos_token_id": _end_tokens(data),
-    }
-    _refuse_partial_heads(meta, architecture)
-    if meta.has(f"{architecture}.rope.scaling.type"):
-        config["rope_scaling"] = _scaling(meta, f"{architecture}.rope.scaling.")
-    if rope_factors is not None:
-        config["rope_scaling"] = _llama3_scaling(where, config, rope_factors)
-    if architecture == "gemma3":
-        config |= _gemma(meta, config)
-    return config
-
-
-def _end_tokens(data: dict[str, Any]) -> list[Any]:
-    """Return the ids that end a text or a turn."""
-    keys = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return list(dict.fromkeys(data[key] for key in keys if isinstance(data.get(key), int)))
-
-
-def _refuse_partial_heads(meta: RawConfig, architecture: str) -> None:
-    """Refuse heads of which only a part is rotated, or whose values have a width of their own."""
-    dim = meta.size(f"{architecture}.embedding_length")
-    plain = max(dim // meta.size(f"{architecture}.attention.head_count"), 1)
-    width = meta.size(f"{architecture}.attention.key_length", plain)
-    for key in ("rope.dimension_count", "attention.value_length"):
-        given = meta.size(f"{architecture}.{key}", width)
-        if given != width:
-            raise CheckpointError(
-                f"{meta.where}: {architecture}.{key} is {given}, expected {width}, the width of a "
-                "head. This model cannot be loaded."
-            )
-
-
-def _scaling(meta: RawConfig, prefix: str) -> dict[str, Any]:
-    kind = meta.word(f"{prefix}type")
-    settings = {
-        "rope_type": "default" if kind == "none" else kind,
-        "factor": meta.values.get(f"{prefix}factor"),
-        "original_max_position_embeddings": meta.values.get(f"{prefix}original_context_length"),
-    }
-    return {name: value for name, value in settings.items() if value is not None}
-
-
-def _llama3_scaling(where: str, config: dict[str, Any], factors: Any) -> dict[str, Any]:
-    """Recognise the scaling of the Llama 3 family in the factors that are stored instead."""
-    factor, pairs, base = float(factors.max()), factors.size, config.get("rope_theta")
-    settings = {"rope_type": "llama3", "factor": factor, **_LLAMA3}
-    if isinstance(base, float) and 0 < base < math.inf and 0 < factor < math.inf:
-        scaling = Llama3Scaling(factor, 8192, 1.0, 4.0)
-        plain = RoPE(base).frequencies(2 * pairs)
-        known = RoPE(base, scaling).frequencies(2 * pairs)
-        ratios = [p / k for p, k in zip(plain, known, strict=True)]
-        given = factors.reshape(-1).tolist()
-        if all(abs(a - b) <= 1e-3 * b for a, b in zip(given, ratios, strict=True)):
-            return settings
-    raise CheckpointError(
-        f"{where}: rope_freqs.weight stretches positions by a rule that is not that of Llama 3, "
-        "the only one known here. Load the model from a folder with safetensors instead."
-    )
-
-
-def _gemma(meta: RawConfig, config: dict[str, Any]) -> dict[str, Any]:
-    """Add what GGUF leaves out because llama.cpp knows it by heart."""
-    scalar = config.get("head_dim")
-    if config.get("num_hidden_layers") == _LARGEST_GEMMA:
-        dim, heads = (
-            meta.size(f"gemma3.{key}") for key in ("embedding_length", "attention.head_count")
-        )
-        scalar = dim // heads
-    return {
-        "query_pre_attn_scalar": scalar,
-        "sliding_window": meta.values.get("gemma3.attention.sliding_window"),
-        "sliding_window_pattern": 6,
-        "rope_local_base_freq": 10000.0,
-        "final_logit_softcapping": meta.values.get("gemma3.final_logit_softcapping"),
-    }
+    stem, _, ending = public.rpartition(".")
+    number = re.search(r"(?<=\.)[0-9]{1,9}(?=\.)", stem)
+    if number is not None:
+        stem = f"{stem[: number.start()]}{{}}{stem[number.end() :]}"
+    found = FAMILIES[architecture].names.get(stem)
+    if found is None:
+        return None
+    return f"{found if number is None else found.format(number[0])}.{ending}"

@@ -13,11 +13,12 @@ import numpy as np
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig
-from attendre_core.zoo.loading.checkpoint import Stored
 from attendre_core.zoo.loading.mapping import mapped_bytes
-from attendre_core.zoo.loading.rotation import in_halves
+from attendre_core.zoo.loading.other_formats import known_other
+from attendre_core.zoo.loading.placing import Stored
+from attendre_core.zoo.loading.row_orders import in_halves
 
-__all__ = ["Llama2cCheckpoint"]
+__all__ = ["Llama2cCheckpoint", "is_llama2c"]
 
 _SIZES = (
     "hidden_size",
@@ -29,12 +30,6 @@ _SIZES = (
     "max_position_embeddings",
 )
 _HEADER = 4 * len(_SIZES)
-#: First bytes of other kinds of files that are called .bin.
-_OTHERS = {
-    b"PK\x03\x04": "a PyTorch file; pass the folder that it lies in",
-    b"\x80\x02": "a pickle, which is never opened; convert it to safetensors",
-    b"24ka": "a llama2.c file of version 1 or later; export it as version 0",
-}
 
 
 class Llama2cCheckpoint:
@@ -49,9 +44,9 @@ class Llama2cCheckpoint:
     def __init__(self, file: Path) -> None:
         self.where = str(file)
         data = mapped_bytes(file)
-        for magic, what in _OTHERS.items():
-            if data[: len(magic)].tobytes() == magic:
-                raise CheckpointError(f"{file}: is {what}.")
+        other = known_other(file)
+        if other is not None:
+            raise other
         if len(data) < _HEADER:
             raise CheckpointError(
                 f"{file}: has {len(data)} bytes, expected {_HEADER} of header and then weights. It "
@@ -82,14 +77,15 @@ class Llama2cCheckpoint:
         return None if found is None else found[1]
 
     def read(self, name: str) -> Stored:
-        """Return a tensor, mapped unless its rows must be reordered."""
+        """Return a tensor, mapped; the rows of queries and keys are in another order."""
         start, shape = self._places[name]
         stop = start + 4 * int(np.prod(shape))
         array = self._numbers[start:stop].view("<f4").reshape(shape)
+        order = None
         for part, count in (("q_proj", "num_attention_heads"), ("k_proj", "num_key_value_heads")):
             if f".{part}." in name:
-                array = in_halves(array, self.config.size(count))
-        return Stored(array, "float32")
+                order = in_halves(np.arange(len(array)), self.config.size(count))
+        return Stored(array, "float32", order=order)
 
     def _layout(self, tied: bool) -> dict[str, tuple[int, tuple[int, ...]]]:
         """Return first byte and shape of every tensor; all of them must fill the file exactly."""
@@ -142,6 +138,15 @@ class Llama2cCheckpoint:
         if not tied:
             place("lm_head.weight", (vocabulary, dim))
         return places
+
+
+def is_llama2c(file: Path) -> bool:
+    """Whether header and size of a file are those of a model of llama2.c."""
+    try:
+        Llama2cCheckpoint(file)
+    except CheckpointError:
+        return False
+    return True
 
 
 def _product(shape: tuple[int, ...]) -> int:

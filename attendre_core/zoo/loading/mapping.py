@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 
 from attendre_core.errors import CheckpointError
 
-__all__ = ["mapped_bytes"]
+__all__ = ["mapped_bytes", "release"]
 
 
 def mapped_bytes(file: Path) -> Any:
@@ -26,3 +27,22 @@ def mapped_bytes(file: Path) -> Any:
         return np.asarray(np.memmap(file, dtype=np.uint8, mode="c"))
     except OSError as error:
         raise CheckpointError(f"{file}: cannot be read ({error.strerror}).") from error
+
+
+def release(array: Any) -> None:
+    """Give the memory pages of a mapped array back; they are read again if they are needed.
+
+    Parameters
+    ----------
+    array
+        Contiguous, and not written to. Arrays that are not mapped stay as they are, and so does
+        everything where the system cannot do it.
+    """
+    owner = array
+    while isinstance(owner, np.ndarray):
+        owner = owner.base
+    if not isinstance(owner, mmap.mmap) or not hasattr(mmap, "MADV_DONTNEED"):
+        return
+    start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    page = start - start % mmap.PAGESIZE
+    owner.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)

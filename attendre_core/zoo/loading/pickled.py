@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core.errors import CheckpointError, ConfigError
-from attendre_core.zoo.loading.checkpoint import Stored
+from attendre_core.zoo.loading.placing import Stored
 
 __all__ = ["pickled_tensors"]
 

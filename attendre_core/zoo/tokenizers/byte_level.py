@@ -21,7 +21,10 @@ _WORDS = (
 PRE_TOKENIZERS = {
     "default": "gpt-2",
     "gpt-2": "gpt-2",
+    "modern-bert": "gpt-2",
     "smollm": "smollm",
+    "command-r": "smollm",
+    "falcon": "falcon",
     "qwen2": "qwen2",
     "deepseek-r1-qwen": "qwen2",
     "llama-bpe": "llama-bpe",
@@ -104,6 +107,14 @@ def _pre_tokenizer(package: Any, way: str) -> Any:
     if way == "smollm":
         return kinds.Sequence(
             [kinds.Digits(individual_digits=True), kinds.ByteLevel(add_prefix_space=False)]
+        )
+    if way == "falcon":
+        return kinds.Sequence(
+            [
+                kinds.Punctuation("contiguous"),
+                kinds.ByteLevel(add_prefix_space=False),
+                kinds.Split(package.Regex("[0-9][0-9][0-9]"), behavior="isolated"),
+            ]
         )
     words = _WORDS.format(digits=r"\p{N}" if way == "qwen2" else r"\p{N}{1,3}")
     return kinds.Sequence(

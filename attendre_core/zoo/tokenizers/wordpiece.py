@@ -1,7 +1,8 @@
-"""A ``vocab.txt``: the WordPiece vocabulary of BERT and its relatives, one piece per line."""
+"""The WordPiece vocabulary of BERT and its relatives: a ``vocab.txt``, one piece per line."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from attendre_core.errors import CheckpointError
@@ -9,7 +10,7 @@ from attendre_core.zoo.config import RawConfig, read_json
 from attendre_core.zoo.tokenizers.base import checked_file, needed_package, refused_if_broken
 from attendre_core.zoo.tokenizers.fast import FastTokenizer
 
-__all__ = ["wordpiece_tokenizer"]
+__all__ = ["wordpiece_of_pieces", "wordpiece_tokenizer"]
 
 _SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
 
@@ -20,22 +21,29 @@ def wordpiece_tokenizer(file: Path) -> FastTokenizer:
     Whether letters are lowered and accents dropped is read from ``tokenizer_config.json`` beside
     it; BERT's defaults hold without one.
     """
-    tokenizers = needed_package("tokenizers", file)
     try:
         # Not splitlines: some pieces are characters that it takes for the end of a line.
         pieces = checked_file(file).read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"{file}: cannot be read as text ({error}).") from error
+    beside = file.with_name("tokenizer_config.json")
+    config = RawConfig(read_json(beside) if beside.is_file() else {}, str(beside))
+    return wordpiece_of_pieces(file, pieces, config)
+
+
+def wordpiece_of_pieces(
+    where: str | Path, pieces: Sequence[str], config: RawConfig
+) -> FastTokenizer:
+    """Build a tokenizer from a list of pieces and the values of a ``tokenizer_config.json``."""
+    tokenizers = needed_package("tokenizers", where)
     ids = {piece: number for number, piece in enumerate(pieces)}
     for name in _SPECIAL[:3]:
         if name not in ids:
             raise CheckpointError(
-                f"{file}: has {len(pieces)} pieces but not {name}, expected the vocabulary of a "
+                f"{where}: has {len(pieces)} pieces but not {name}, expected the vocabulary of a "
                 "BERT model."
             )
-    beside = file.with_name("tokenizer_config.json")
-    config = RawConfig(read_json(beside) if beside.is_file() else {}, str(beside))
-    with refused_if_broken(file):
+    with refused_if_broken(where):
         inner = tokenizers.Tokenizer(tokenizers.models.WordPiece(ids, unk_token="[UNK]"))
         inner.normalizer = tokenizers.normalizers.BertNormalizer(
             lowercase=config.flag("do_lower_case", True),

@@ -7,12 +7,12 @@ by position, everything that is held before everything new, so its own causal ma
 
 from __future__ import annotations
 
+from types import new_class
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import cache_utils
-from transformers.cache_utils import DynamicLayer
 
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Policy
@@ -132,15 +132,10 @@ def no_way_back() -> ConfigError:
     )
 
 
-def _held(name: str) -> dict[type, type]:
-    """Return a class of transformers and the one that takes its place; older versions lack some."""
-    own = getattr(cache_utils, name, None)
-    return {} if own is None else {own: type(f"Held{name}", (_Held, own), {})}
-
-
-#: Layer of transformers to the class that takes its place.
+_GROWING = ("DynamicLayer", "DynamicIndexedLayer", "LinearAttentionAndFullAttentionLayer")
+#: Layer of transformers to the class that takes its place; older versions lack some.
 HELD_LAYERS: dict[type, type] = {
-    DynamicLayer: type("HeldDynamicLayer", (_Held, DynamicLayer), {}),
-    **_held("DynamicIndexedLayer"),
-    **_held("LinearAttentionAndFullAttentionLayer"),
+    getattr(cache_utils, name): new_class(f"Held{name}", (_Held, getattr(cache_utils, name)))
+    for name in _GROWING
+    if hasattr(cache_utils, name)
 }

@@ -396,7 +396,8 @@ class HybridMemoryLayer(MemoryLayer, _LinearAndFull):  # type: ignore[misc]
 
 def _turned_back(rope: RoPE, x: Tensor, position: Tensor) -> Tensor:
     """Take the rotation off queries or keys."""
-    rotated: Tensor = rope.rotate(x.float(), -position)
+    exact = x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+    rotated: Tensor = rope.rotate(exact, -position)
     return rotated.to(x.dtype)
 
 
