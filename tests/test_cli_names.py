@@ -17,6 +17,7 @@ from attendre_core.evaluation import load_tiny, system
 from attendre_core.evaluation.controls import label_of
 from attendre_core.evaluation.sweep import Cell
 from attendre_core.presets import CONTROL_PRESETS, PRESETS, parse
+from attendre_core.zoo.memories import shape_of
 from attendre_core.zoo.model import Model
 
 NAMES = (*PRESETS, *CONTROL_PRESETS)
@@ -117,6 +118,59 @@ def test_bytes_are_those_of_the_model(both_ways: Model) -> None:
     memory = both_ways.with_memory("attendre+chunk=16+k=16:64KiB").memory
     assert memory is not None
     assert cell == Cell("attendre", memory.kv_size, memory.q_size)
+
+
+def held(model: Model, cell: Cell) -> int:
+    return memory_of(cell).nbytes(**shape_of(model.reading_part, "float32"))
+
+
+@pytest.mark.parametrize("baseline", [None, "MT", "attendre", "H2O+wait=4"])
+def test_at_equal_bytes_every_memory_fills_what_the_baseline_holds(
+    baseline: str | None, both_ways: Model
+) -> None:
+    names = ("MT", "AS+wait=half", "H2O+wait=4", "attendre", "LRA-sum+visible+k=2")
+    reference = None if baseline is None else names_of([baseline])[0]
+    found = cells_for(
+        both_ways, names_of(names), ("random", "closed-book"), [32, 64], None, 16, 16,
+        equal_bytes=True, baseline=reference,
+    )  # fmt: skip
+    assert found[0] == Cell("closed-book", 0, 0)
+    for size, group in ((32, found[1:7]), (64, found[7:])):
+        labels = [label_of(name) for name in (*names, "random")]
+        assert [cell.policy for cell in group] == labels
+        own = group[labels.index(label_of(baseline or "MT"))]
+        assert own.kv == size
+        budget = held(both_ways, own)
+        for cell, text in zip(group, (*names, "random"), strict=True):
+            assert held(both_ways, cell) <= budget
+            wait = f"+wait={own.q}" if text == "random" else ""
+            larger = at.preset(f"{text}{wait}+chunk=16", kv_size=cell.kv + 1)
+            assert larger.nbytes(**shape_of(both_ways.reading_part, "float32")) > budget
+
+
+@pytest.mark.parametrize("baseline", ["full", "pinned"])
+def test_a_control_as_baseline_leaves_the_size_to_a_plain_memory(
+    baseline: str, both_ways: Model
+) -> None:
+    found = cells_for(
+        both_ways, names_of(["MT", "attendre"]), ("pinned",), [32], None, 16, 16,
+        equal_bytes=True, baseline=names_of([baseline])[0],
+    )  # fmt: skip
+    assert found[0] == Cell("MT", 32, 0)
+    assert found[-1] == Cell("pinned", 32, 0)
+    assert found[1].kv < 32
+
+
+def test_names_with_a_size_keep_it_at_equal_bytes(both_ways: Model) -> None:
+    names = names_of(["MT", "attendre:48"])
+    found = cells_for(both_ways, names, (), [32, 64], None, 16, 16, equal_bytes=True)
+    assert found == [Cell("MT", 32, 0), Cell("attendre", 48, 24), Cell("MT", 64, 0)]
+
+
+def test_a_chunk_that_alone_takes_all_bytes_is_said(both_ways: Model) -> None:
+    names = names_of(["MT", "H2O"])
+    with pytest.raises(at.ConfigError, match=r"gives H2O the \d+ bytes that MT takes, too few"):
+        cells_for(both_ways, names, (), [8], None, 16, 16, equal_bytes=True)
 
 
 def test_a_system_that_looks_ahead_on_a_causal_model(causal: Model) -> None:

@@ -21,6 +21,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 SMALL = {
     "demo": "--documents 1 --policies MT,attendre",
     "eval synthetic": "--limit 2 --batch 2",
+    "eval qa": "--policies MT --size 32 --chunk 16 --new-tokens 2",
     "eval needle": "--limit 1 --policies MT --size 32 --chunk 16 --context-tokens 300",
     "trace": "",
     "run": "--max-new-tokens 4",
@@ -75,6 +76,8 @@ def test_command_of_the_package(
         pytest.importorskip(arguments[arguments.index("--backend") + 1])
     for text in TEXTS:
         (tmp_path / text).write_text("The memory forgot what nobody had asked for. " * 20)
+    page = (ROOT / "docs/guides/evaluating.md").read_text(encoding="utf-8")
+    (tmp_path / "mine.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0])
     if any(path in arguments for path in CHECKPOINTS):
         folder = str(request.getfixturevalue("byte_llama"))
         arguments = [folder if word in CHECKPOINTS else word for word in arguments]

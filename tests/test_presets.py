@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import attendre_core as at
+from attendre_core.evaluation import load_tiny
 from attendre_core.presets import (
     CONTROL_PRESETS,
     OPTIONS,
@@ -23,6 +24,7 @@ from attendre_core.presets import (
 )
 from attendre_core.presets.options import ValueKind
 from attendre_core.presets.systems import NAMES
+from attendre_core.zoo.memories import shape_of
 
 SHAPE = {"layers": 3, "kv_heads": 2, "head_dim": 8}
 
@@ -59,6 +61,27 @@ def test_names_of_the_paper_are_the_papers_systems():
         assert at.preset(name, kv_size=8) == replace(plain, policy=policy(name))
 
 
+@pytest.mark.parametrize(("size", "chunk"), [(1, 1), (64, 64), (127, 127), (128, 128), (999, 128)])
+def test_a_chunk_is_no_longer_than_the_memory_unless_asked_for(size, chunk):
+    config = at.preset("attendre-causal", kv_size=size)
+    assert config == at.preset(f"attendre-causal:{size}")
+    assert config.chunk == at.MemoryConfig(at.FIFO(), size).chunk == chunk
+    assert config.name == f"attendre-causal:{size}"
+    longer = at.preset("MT", kv_size=size, chunk=size + 1)
+    assert longer.chunk == size + 1
+    assert at.preset(longer.name) == longer
+
+
+def test_a_small_memory_reads_without_a_warning(recwarn):
+    model = load_tiny("prefix-lm")
+    for name in ("attendre", "MT"):
+        memory = at.preset(name, kv_size=64)
+        model.with_memory(memory).encode(list(range(1, 70)) * 3)
+        shape = shape_of(model.reading_part, "float32")
+        assert memory.nbytes(**shape) < at.preset(f"{name}+chunk=128:128").nbytes(**shape)
+    assert not recwarn.list
+
+
 def test_systems_of_others_and_our_own():
     def config(policy, **settings):
         return at.MemoryConfig(policy, 64, present="visible", **settings)
@@ -68,7 +91,7 @@ def test_systems_of_others_and_our_own():
     assert at.preset("LM-Infinite:4096").policy == at.AttentionSink(100)
     assert at.preset("H2O:64") == config(at.H2O(), per_head=True, protect_recent=32)
     assert at.preset("TOVA:64") == config(at.TOVA())
-    assert at.preset("Unlimiformer:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=128)
+    assert at.preset("Unlimiformer:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=64)
     assert at.preset("Unlimiformer+k=8:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=8)
     both_ways = at.LFA(decay=0.0, initial=at.InitialScore(-1.0), score="softmax")
     assert at.preset("attendre:64") == config(both_ways, q_size=32)
@@ -496,7 +519,7 @@ def test_a_system_that_looks_ahead_on_a_causal_model():
         ("4k", "the size is '4k'"),
         ("MT", "the size is missing, expected 'MT:1024' .* or 'MT:64MiB'"),
         ("MT+softmax:1MiB", "does not apply to FIFO"),
-        ("1KiB", "1KiB is too small: the smallest such memory, attendre-causal:1, takes"),
+        ("100B", "100B is too small: the smallest such memory, attendre-causal:1, takes"),
         ("AS:100B", "smallest such memory, AS:4, takes"),
         ("MT+k=64:1KiB", r"smallest such memory, MT\+k=64:64, takes"),
         ("0B", "not a number of bytes"),

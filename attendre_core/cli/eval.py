@@ -51,10 +51,13 @@ _EXAMPLES = """\
   attendre eval needle --model model.gguf --size 256,512 --context-tokens 2048 --out results/
   attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
       --limit 100 --policies MT,AS,LFA-1e-3,LRA-sum+softmax+c=0 --size 256 --out results/
+  attendre eval qa --model model.gguf --data mine.jsonl --size 256,512 --out results/
   attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --size 1024 \\
       --out results/
   attendre eval perplexity --model model.gguf --data book.txt --size 256,64MiB \\
       --policies MT,attendre-causal,my_module:MyPolicy --backend torch --out results/
+  attendre eval perplexity --model model.gguf --data book.txt --size 512 --equal-bytes \\
+      --policies MT,AS,H2O,attendre-causal --out results/
   attendre eval embedding --model all-MiniLM-L6-v2 --data book.txt --chunk 64 \\
       --size 128,256 --wait 0,half --out results/"""
 
@@ -106,6 +109,11 @@ def _add_grid(parser: Parser) -> None:
         "--baseline", metavar="NAME", help="system to compare the others with (the first policy)"
     )
     add_list(grid, "--size", metavar="M", help="entries per layer, or bytes (2 and 4 chunks)")
+    grid.add_argument(
+        "--equal-bytes", action="store_true",
+        help="take each --size as the baseline's, and give all others the entries that fit into "
+        "as many bytes",
+    )  # fmt: skip
     add_list(
         grid, "--wait", _waiting, metavar="N",
         help="positions that queries wait; 'half' is half of each M (as the name says: half for "
@@ -122,7 +130,7 @@ def _add_grid(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the folder does not have yet, then report on everything in it."""
-    from attendre_core.evaluation.controls import label_of
+    from attendre_core.evaluation.controls import SIZELESS, label_of
     from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
@@ -134,11 +142,18 @@ def run(arguments: argparse.Namespace) -> None:
     folder = _folder(arguments.out)
     model = _model(arguments)
     controls = () if arguments.no_controls else task.controls
-    cells = cells_for(model, names, controls, sizes, arguments.wait, chunk, top_k)
+    cells = cells_for(
+        model, names, controls, sizes, arguments.wait, chunk, top_k,
+        equal_bytes=arguments.equal_bytes,
+        baseline=names_of([arguments.baseline])[0] if arguments.baseline else None,
+    )  # fmt: skip
     first = next((cell.policy for cell in cells if cell.kv), cells[0].policy)
     baseline = label_of(arguments.baseline) if arguments.baseline else first
     items = task.items(model)
     notes = []
+    if arguments.equal_bytes:
+        holds = first if baseline in SIZELESS else baseline
+        notes.append(f"At equal bytes: each M is what fits into the bytes that {holds} holds.")
     with_full = any(cell.policy == "full" for cell in cells)
     if with_full and does_not_fit(model, task, items):
         cells = [cell for cell in cells if cell.policy != "full"]
@@ -151,7 +166,7 @@ def run(arguments: argparse.Namespace) -> None:
         known = [measured.cell.policy for measured in store.measured]
         _check_baseline(baseline, [*known, *(cell.policy for cell in cells)])
         _measure(arguments, model, task, items, cells, store, chunk, top_k)
-    written = report(folder, task.metrics, baseline)
+    written = report(folder, task.metrics, baseline, equal_bytes=arguments.equal_bytes)
     if arguments.json:
         print_json(_as_json(arguments, task, written, notes, chunk, top_k))
     else:

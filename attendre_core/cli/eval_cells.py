@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import ParsedName, parse, recommended
+from attendre_core.presets import MemoryConfig, ParsedName, parse, recommended
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Cell
@@ -42,6 +42,9 @@ def cells_for(
     waits: Sequence[int | Literal["half"]] | None,
     chunk: int,
     top_k: int | None,
+    *,
+    equal_bytes: bool = False,
+    baseline: ParsedName | None = None,
 ) -> list[Cell]:
     """List the cells, each once: controls without a size first, then size by size.
 
@@ -56,6 +59,9 @@ def cells_for(
         own N. Pairs with N >= M are left out.
     chunk, top_k
         S and K for names without them; K is at most M.
+    equal_bytes, baseline
+        Take ``sizes`` as those of the baseline (by default the first memory), and give every other
+        name and control the most entries that fit into the bytes that the baseline takes.
     """
     from attendre_core.evaluation.controls import SIZELESS
     from attendre_core.evaluation.sweep import Cell
@@ -65,46 +71,92 @@ def cells_for(
         names = [parse("+".join((name, *more))) for name in POLICIES]
         names = [*names, parse(recommended(model.causal))]
     plain = list(dict.fromkeys([p.name for p in names if is_control(p)] + list(controls)))
-    memories = [parsed for parsed in names if not is_control(parsed)]
-    measured: dict[Cell, None] = {}
+    memories = [parsed for parsed in names if not is_control(parsed)] or [ParsedName("MT")]
+    reference = memories[0] if baseline is None or baseline.name in SIZELESS else baseline
+    # The control is a plain memory with a pin.
+    reference = ParsedName("MT") if reference.name == "pinned" else reference
+    #: Each cell, and the M and N of the controls that are measured with it.
+    measured: dict[Cell, tuple[int, int]] = {}
     for number, size in enumerate(sizes):
         for wait in (None,) if waits is None else waits:
-            for parsed in memories or [ParsedName("MT")]:
-                if parsed.size is None or number == 0:
-                    measured |= dict.fromkeys(_cell(model, parsed, size, wait, chunk, top_k))
+            grid = _Grid(model, wait, chunk, top_k)
+            group = _equal(grid, reference, size) if equal_bytes else None
+            for parsed in memories:
+                if parsed.size is not None and number:
+                    continue
+                if group is None or parsed == reference or parsed.size is not None:
+                    found = grid.memory(parsed, size)
+                else:
+                    found = _fitted(grid, parsed, reference, group[0])
+                if found is not None:
+                    cell = grid.cell(parsed, found)
+                    measured.setdefault(cell, (cell.kv, cell.q) if group is None else group[1])
     if not measured:
         raise ConfigError(
             f"eval: every N of {list(waits or ())} is as large as every M, expected N < M. Use "
             "--wait 0 or --wait half."
         )
-    pairs = dict.fromkeys((cell.kv, cell.q) for cell in measured)
     cells = [Cell(name, 0, 0) for name in SIZELESS if name in plain]
-    for kv, q in pairs:
-        cells += [cell for cell in measured if (cell.kv, cell.q) == (kv, q) and memories]
+    asked = not all(is_control(parsed) for parsed in names)
+    for kv, q in dict.fromkeys(measured.values()):
+        cells += [cell for cell, beside in measured.items() if beside == (kv, q) and asked]
         cells += [Cell(name, kv, q) for name in plain if name not in SIZELESS]
     return cells
 
 
-def _cell(
-    model: Model,
-    parsed: ParsedName,
-    size: int | str | None,
-    wait: int | Literal["half"] | None,
-    chunk: int,
-    top_k: int | None,
-) -> list[Cell]:
-    """Return the cell of a memory in a list, empty if N >= M.
+class _Grid(NamedTuple):
+    """What the names of a grid have in common; makes memories from them."""
 
-    The memory is made, which reports mistakes and gives the entries that a number of bytes holds.
-    """
-    from attendre_core.evaluation.controls import label_of
-    from attendre_core.evaluation.sweep import Cell
+    model: Model
+    wait: int | Literal["half"] | None
+    chunk: int
+    top_k: int | None
 
-    size = size if parsed.size is None else parsed.size
-    if isinstance(size, int):
-        if isinstance(wait, int) and wait >= size and not parsed.has("wait"):
-            return []
-        top_k = None if top_k is None else min(top_k, size)
-    full = parsed.with_defaults(size, wait=wait, chunk=chunk, k=top_k)
-    memory = model.with_memory(str(full)).memory
-    return [] if memory is None else [Cell(label_of(str(parsed)), memory.kv_size, memory.q_size)]
+    def memory(self, parsed: ParsedName, size: int | str | None) -> MemoryConfig | None:
+        """Return a memory, with the entries that a number of bytes holds; None if N >= M.
+
+        Making it reports mistakes in its name.
+        """
+        size = size if parsed.size is None else parsed.size
+        top_k = None
+        if isinstance(size, int):
+            if isinstance(self.wait, int) and self.wait >= size and not parsed.has("wait"):
+                return None
+            top_k = None if self.top_k is None else min(self.top_k, size)
+        full = parsed.with_defaults(size, wait=self.wait, chunk=self.chunk, k=top_k)
+        return self.model.with_memory(str(full)).memory
+
+    def cell(self, parsed: ParsedName, memory: MemoryConfig) -> Cell:
+        """Return the cell of a memory."""
+        from attendre_core.evaluation.controls import label_of
+        from attendre_core.evaluation.sweep import Cell
+
+        return Cell(label_of(str(parsed)), memory.kv_size, memory.q_size)
+
+
+def _fitted(
+    grid: _Grid, parsed: ParsedName, reference: ParsedName, budget: str
+) -> MemoryConfig | None:
+    """Return the largest memory in the bytes of the reference."""
+    try:
+        return grid.memory(parsed, budget)
+    except ConfigError as error:
+        raise ConfigError(
+            f"eval: --equal-bytes gives {parsed} the {budget[:-1]} bytes that {reference} takes, "
+            f"too few for it. Give a larger --size or a shorter --chunk. ({error})"
+        ) from error
+
+
+def _equal(
+    grid: _Grid, reference: ParsedName, size: int | str | None
+) -> tuple[str, tuple[int, int]] | None:
+    """Return the bytes that the reference takes, and the M and N of controls in as many bytes."""
+    from attendre_core.zoo.memories import shape_of
+
+    memory = grid.memory(reference, size)
+    if memory is None:
+        return None
+    part = grid.model.reading_part
+    budget = f"{memory.nbytes(**shape_of(part, grid.model.dtype))}B"
+    control = grid._replace(wait=memory.q_size).memory(ParsedName("MT"), budget)
+    return budget, (memory.kv_size if control is None else control.kv_size, memory.q_size)

@@ -18,7 +18,7 @@ __all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
     "keys": 40, "new_tokens": 16, "streams": 1, "skip": 0, "reading": "look-ahead",
-    "answers": "repeat", "seed": 0,
+    "answers": "repeat", "seed": 0, "template": None,
 }  # fmt: skip
 
 
@@ -56,6 +56,8 @@ def add_task(parser: Parser) -> None:
 
     count, any_number = {"metavar": "COUNT", "type": whole_number(1)}, whole_number(0)
     add("--data", "file with questions, records or a text", metavar="FILE")
+    add("--template", "qa: the prompt, with {question} and {context} in it (the paper's)",
+        metavar="TEXT")  # fmt: skip
     add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
     add("--limit", "use at most this many items", **count)
     add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
@@ -106,6 +108,15 @@ def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Task:
         limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
         evidence=arguments.evidence, rule=_rule(arguments, None),
     )  # fmt: skip
+
+
+def _qa(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import OwnQuestions
+
+    given = {} if arguments.template is None else {"template": arguments.template}
+    return OwnQuestions(
+        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data, **given
+    )
 
 
 def _needle(arguments: argparse.Namespace, chunk: int) -> Task:
@@ -161,6 +172,11 @@ TASKS = {
         "answer questions over long contexts, with the paper's template", _triviaqa,
         ("data", "evidence", "context_tokens", "gold", *_ANSWERING),
         needs="the questions (an official file, or JSON lines)",
+    ),
+    "qa": TaskOptions(
+        "answer questions of your own, each about a context of its own", _qa,
+        ("data", "limit", "new_tokens", "template"),
+        needs='JSON lines of {"context", "question", "answer"}',
     ),
     "needle": TaskOptions(
         "find a pass key in a long text of small talk", _needle, ("context_tokens", *_ANSWERING)

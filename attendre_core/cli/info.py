@@ -118,10 +118,11 @@ def described(config: MemoryConfig) -> str:
         for number, field in enumerate(fields(policy))
         if (value := getattr(policy, field.name)) != field.default or number == 0
     ]
+    plain = MemoryConfig(policy, config.kv_size)
     more = [
         f"{field.name}={value!r}"
-        for field in fields(config)[2:]
-        if (value := getattr(config, field.name)) != field.default
+        for field in fields(config)
+        if (value := getattr(config, field.name)) != getattr(plain, field.name)
     ]
     return ", ".join([f"{type(policy).__name__}({', '.join(arguments)})", *more])
 

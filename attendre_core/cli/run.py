@@ -215,18 +215,23 @@ def _write(arguments: argparse.Namespace, model: Model, stream: Stream) -> str:
 
 
 def _summary(model: Model, stream: Stream) -> dict[str, Any]:
+    from attendre_core.zoo.memories import full_attention_bytes
+
     part = model.reading_part
     length = stream.lengths[0]
     reports = stream.reports()
-    width = {"float16": 2, "bfloat16": 2, "float64": 8}.get(model.dtype, 4)
+    # Layers with a sliding window hold their window, whatever the size of the memory.
+    far = [report for i, report in enumerate(reports) if part.window(i) is None]
     return {
         "tokens_read": length,
         "backend": model.library,
         "layers": part.layers,
         "memory": "full" if model.memory is None else model.memory.name,
         "memory_bytes": sum(report.nbytes for report in reports),
-        "full_attention_bytes": 2 * part.layers * part.kv_heads * part.head_dim * width * length,
-        "kept_per_layer": max(report.used[0] for report in reports),
+        "full_attention_bytes": full_attention_bytes(
+            part, length, model.dtype, causal=model.causal
+        ),
+        "kept_per_layer": max(report.used[0] for report in far or reports),
         "admitted_share": min(report.admitted_share[0] for report in reports),
     }
 

@@ -47,6 +47,7 @@ _EXAMPLES = """\
   attendre trace --policies MT,LRA-last+c=0,H2O,attendre --size 48
   attendre trace --model encoder-decoder --task past-only --seed 3
   attendre trace --model SmolLM2-135M --text article.txt --size 256 --backend torch
+  attendre trace --size 48 --equal-bytes
   attendre trace --model model.gguf --prompt "Who was Ada?" --size 8 --chunk 4 --layer 0,5
   attendre trace --model model.gguf --text book.txt --policies my_module:MyPolicy,attendre-causal
   cat log.txt | attendre trace --model model.gguf --text - --limit 4000 --out log-trace
@@ -73,7 +74,8 @@ def add_to(commands: Any) -> None:
     _add_memories(parser)
     add_list(
         parser, "--layer", whole_number(0), metavar="L",
-        help="layers to trace, counted from 0; the summary shows the highest (all)",
+        help="layers to trace, counted from 0; the summary shows the highest (all without a "
+        "sliding window)",
     )  # fmt: skip
     parser.add_argument(
         "--out", default="attendre-trace", metavar="FOLDER",
@@ -119,6 +121,11 @@ def _add_memories(parser: Parser) -> None:
     )  # fmt: skip
     group.add_argument("--size", metavar="M", help="entries per layer, or bytes (256; tiny: 32)")
     group.add_argument(
+        "--equal-bytes", action="store_true",
+        help="take --size as the first memory's, and give all others the entries that fit into as "
+        "many bytes",
+    )  # fmt: skip
+    group.add_argument(
         "--chunk", type=whole_number(1), metavar="S", help="tokens per step (64; tiny models: 16)"
     )
     group.add_argument(
@@ -140,16 +147,18 @@ def run(arguments: argparse.Namespace) -> None:
     bar = progress_bar(len(reading.tokens) * len(memories), "reading", " tokens")
     try:
         trace = trace_text(
-            reading.model, reading.tokens, memories, layers=arguments.layer,
+            reading.model, reading.tokens, memories, layers=_layers(arguments, reading.model),
             naming=reading.naming, title=reading.title, on_read=bar.update,
         )  # fmt: skip
     finally:
         bar.close()
     page, picture, missing = _write(trace, folder)
+    held = {name: _bytes(reading.model, memory) for name, memory in memories.items()}
     if arguments.json:
-        print_json({**_as_json(trace, page, picture), "answer": reading.answer})
+        print_json({**_as_json(trace, held, page, picture), "answer": reading.answer})
         return
     print_trace(trace, reading.answer)
+    print(f"KiB:     {', '.join(f'{name} {size / 1024:,.1f}' for name, size in held.items())}")
     print(f"Page:    {page} (open it in a browser)")
     print(f"Picture: {picture}" if picture else f"No picture: {missing}")
 
@@ -175,8 +184,11 @@ def _memories(
     size, chunk, top_k = _TINY_SIZES if arguments.model in TINY else _SIZES
     if arguments.size is not None:
         size = parse(f"MT:{arguments.size}").size or size
-    memories = {}
-    for parsed in names:
+    memories: dict[str, MemoryConfig] = {}
+    for number, parsed in enumerate(names):
+        if arguments.equal_bytes and number == 1:
+            first = next(iter(memories.values()))
+            size, chunk = f"{_bytes(model, first)}B", first.chunk
         most = parsed.size or size
         entries = most if isinstance(most, int) else 2**31
         full = parsed.with_defaults(
@@ -188,6 +200,19 @@ def _memories(
         if memory is not None:
             memories[memory.name] = memory
     return memories
+
+
+def _layers(arguments: argparse.Namespace, model: Model) -> list[int] | None:
+    """Return the layers to trace: those that the memories govern, unless some are named."""
+    part = model.reading_part
+    far = [i for i in range(part.layers) if part.window(i) is None]
+    return arguments.layer or far or None
+
+
+def _bytes(model: Model, memory: MemoryConfig) -> int:
+    from attendre_core.zoo.memories import shape_of
+
+    return memory.nbytes(**shape_of(model.reading_part, model.dtype))
 
 
 # -------------------------------------------------------------------- the output
@@ -227,7 +252,9 @@ def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
     return page, picture, ""
 
 
-def _as_json(trace: TextTrace, page: Path, picture: Path | None) -> dict[str, Any]:
+def _as_json(
+    trace: TextTrace, held: dict[str, int], page: Path, picture: Path | None
+) -> dict[str, Any]:
     return {
         "command": "trace",
         "title": trace.title,
@@ -240,6 +267,7 @@ def _as_json(trace: TextTrace, page: Path, picture: Path | None) -> dict[str, An
                 "kv_size": policy.memory.kv_size,
                 "q_size": policy.memory.q_size,
                 "chunk": policy.memory.chunk,
+                "bytes": held[policy.name],
                 "steps": policy.steps,
                 "next": [{"word": word, "share": share} for word, share in policy.next_words],
                 "layers": [_layer_json(layer) for layer in policy.layers],

@@ -6,6 +6,8 @@ have been evicted. Tables show the share that is still there.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -29,12 +31,16 @@ class Presence:
         Tokens of each row.
     chunk
         Tokens read per step.
+    layers
+        Numbers of the layers to look at; None: all.
     """
 
     traces = False
 
-    def __init__(self, lengths: list[int], chunk: int) -> None:
-        self.chunk = chunk
+    def __init__(
+        self, lengths: list[int], chunk: int, layers: Collection[int] | None = None
+    ) -> None:
+        self.chunk, self.layers = chunk, layers
         self._lengths = np.asarray(lengths)
         self._shares = np.zeros(len(lengths))
         self._queries = np.zeros(len(lengths))
@@ -52,6 +58,8 @@ class Presence:
         trace: StepTrace | None,
     ) -> None:
         """Count the stored entries of each query's chunk, right after the queries attended."""
+        if self.layers is not None and number not in self.layers:
+            return
         to_numpy = backend_of(flow.position).to_numpy
         position, real = np.asarray(to_numpy(flow.position)), np.asarray(to_numpy(flow.valid))
         stored = np.where(to_numpy(state.kv.valid), to_numpy(state.kv.position), -self.chunk)
@@ -68,6 +76,6 @@ class Presence:
 
     @property
     def shares(self) -> NDArray[np.float64]:
-        """(rows,): the mean share, over all layers and positions; 1 for rows without queries."""
+        """(rows,): the mean share, over layers and positions; 1 for rows without queries."""
         none = self._queries == 0
         return np.where(none, 1.0, self._shares / np.where(none, 1.0, self._queries))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -12,9 +12,10 @@ from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.memory.spec import CHUNK
 from attendre_core.policies import Policy
 
-__all__ = ["MemoryConfig"]
+__all__ = ["MemoryConfig", "usual_chunk"]
 
 _WORDS = {
     "present": ("compete", "visible"),
@@ -22,6 +23,15 @@ _WORDS = {
     "finish": ("drain", "flush"),
     "decode": ("separate", "inside"),
 }
+
+
+def usual_chunk(size: int) -> int:
+    """Return S for a memory of M entries if nothing else is said: the paper's, but at most M.
+
+    A memory that holds less than a chunk would refuse the rest of it, or take more than it was
+    given.
+    """
+    return max(min(CHUNK, size), 1)
 
 
 @dataclass(frozen=True)
@@ -34,9 +44,10 @@ class MemoryConfig:
         Eviction policy of the K/V memories.
     kv_size, q_size
         M and N: entries of the K/V memory and of the Q memory of each layer. N = 0 means no Q
-        memory.
+        memory. Layers with a sliding window have a K/V memory of their own size; see `kv_memory`.
     chunk, top_k
-        S and K: positions read per step, and entries each query retrieves (None: all).
+        S and K: positions read per step (0: 128, or M if that is less), and entries each query
+        retrieves (None: all).
     present
         See `KeyValueMemory`.
     positions
@@ -73,7 +84,7 @@ class MemoryConfig:
     policy: Policy
     kv_size: int
     q_size: int = 0
-    chunk: int = 128
+    chunk: int = 0
     top_k: int | None = None
     present: Literal["compete", "visible"] = "compete"
     positions: Literal["clamp", "model", "in-cache"] = "clamp"
@@ -91,6 +102,8 @@ class MemoryConfig:
         where = "MemoryConfig"
         checks.whole_number(where, "kv_size", self.kv_size, least=1, hint="It counts entries.")
         checks.whole_number(where, "q_size", self.q_size, least=0, hint="0 means no Q memory.")
+        if self.chunk == 0:
+            object.__setattr__(self, "chunk", usual_chunk(self.kv_size))
         checks.whole_number(where, "chunk", self.chunk, least=1, hint="It counts positions.")
         if self.q_size >= self.kv_size:
             raise ConfigError(
@@ -137,8 +150,33 @@ class MemoryConfig:
         """Return the policy of one layer."""
         return dict(self.layer_policies).get(layer, self.policy)
 
-    def kv_memory(self, layer: int = 0) -> KeyValueMemory:
-        """Return the K/V memory of one layer."""
+    def governs(self, layer: int, window: int | None) -> bool:
+        """Whether policy, M and K apply to a layer: it has no window, or a policy of its own."""
+        return window is None or layer in dict(self.layer_policies)
+
+    def kv_memory(self, layer: int = 0, window: int | None = None) -> KeyValueMemory:
+        """Return the K/V memory of one layer.
+
+        A layer with a sliding window never sees again what is outside of it. Unless
+        `layer_policies` names its policy, it gets a first-in-first-out memory of everything that
+        it can still see, whatever M is: it computes what it would compute without a memory.
+
+        Parameters
+        ----------
+        window
+            Sliding window of the layer, its own position included; None: it has none.
+
+        Examples
+        --------
+        >>> import attendre_core as at
+        >>> at.preset("attendre-causal+chunk=128:64").kv_memory(0, window=512).size
+        639
+        """
+        if window is not None and not self.governs(layer, window):
+            # The oldest query of a chunk waits for N positions and then looks `window` back. A
+            # flush sends all N of the layer below as one chunk.
+            longest = max(self.chunk, self.q_size if self.finish == "flush" else 0)
+            return KeyValueMemory(size=window - 1 + self.q_size + longest)
         return KeyValueMemory(
             size=self.kv_size,
             policy=self.policy_of(layer),
@@ -176,6 +214,7 @@ class MemoryConfig:
         carry_dim: int | None = None,
         value_dim: int | None = None,
         batch: int = 1,
+        windows: Sequence[int | None] = (),
     ) -> int:
         """Return how many bytes the memories of all layers take; nothing is allocated.
 
@@ -183,8 +222,7 @@ class MemoryConfig:
         position, ...) for M entries; ``present="visible"`` adds room for one chunk (S entries, or
         N above the first layer if N is larger, because a flush passes N entries on at once). Each
         of the N waiting queries adds the query and its residual stream. Parameters, activations,
-        the cache for generated tokens and the outputs of an encoder are not included. Layers with
-        a sliding window may take less.
+        the cache for generated tokens and the outputs of an encoder are not included.
 
         Parameters
         ----------
@@ -193,6 +231,8 @@ class MemoryConfig:
         heads, carry_dim
             Number of query heads (``kv_heads`` by default) and width of the residual stream
             (``heads * head_dim`` by default). Used only if queries wait.
+        windows
+            Sliding window of each layer, None where there is none; empty: no layer has one.
 
         Examples
         --------
@@ -201,8 +241,8 @@ class MemoryConfig:
         50516208
         """
         total = 0
-        for layer in range(layers):
-            total += self.kv_memory(layer).nbytes(
+        for layer, window in zip(range(layers), windows or (None,) * layers, strict=True):
+            total += self.kv_memory(layer, window).nbytes(
                 batch=batch, heads=kv_heads, head_dim=head_dim, dtype=dtype,
                 value_dim=value_dim, chunk=max(self.chunk, self.q_size if layer else 0),
             )  # fmt: skip

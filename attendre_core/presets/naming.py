@@ -8,7 +8,7 @@ from typing import Any
 
 from attendre_core.errors import ConfigError
 from attendre_core.policies import LFA
-from attendre_core.presets.config import MemoryConfig
+from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.options import OPTIONS, option_of
 from attendre_core.presets.systems import NAMES, PAPER_PRESETS, build, parse, settings_of
@@ -102,7 +102,8 @@ def _differences(config: MemoryConfig, base: dict[str, Any]) -> tuple[str, ...] 
     for field in fields(MemoryConfig):
         if field.name not in ("policy", "kv_size", "layer_policies"):
             value = getattr(config, field.name)
-            if value != base.get(field.name, field.default):
+            default = usual_chunk(config.kv_size) if field.name == "chunk" else field.default
+            if value != base.get(field.name, default):
                 wanted[field.name] = value
     texts, covered = [], set()
     for option in OPTIONS:

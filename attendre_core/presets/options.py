@@ -138,7 +138,7 @@ OPTIONS = (
     Option("wait=COUNT", "q_size", _count(0, "half"),
            "N: positions a query waits before it attends, or 'half' of M"),
     Option("k=COUNT", "top_k", _count(1, "all"), "K: entries each query retrieves, or 'all'"),
-    Option("chunk=COUNT", "chunk", _count(1), "S: positions read per step (128)"),
+    Option("chunk=COUNT", "chunk", _count(1), "S: positions read per step (128, at most M)"),
     Option("clamp", "positions", "clamp", "beyond the trained length, distances are clamped"),
     Option("model", "positions", "model", "beyond the trained length, positions keep counting"),
     Option("in-cache", "positions", "in-cache", "positions count stored entries"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from attendre_core.errors import ConfigError
@@ -42,6 +43,7 @@ def memory_for(
     carry_dim: int | None = None,
     value_dim: int | None = None,
     batch: int = 1,
+    windows: Sequence[int | None] = (),
 ) -> MemoryConfig | None:
     """Make the memories of one architecture from a size, a byte budget or a name.
 
@@ -56,8 +58,9 @@ def memory_for(
         Whether the model attends only backwards. A causal model cannot use what comes after a
         query, so ``"attendre"``, whose queries wait for it, is refused unless the name says how
         long they wait (``"attendre+wait=0:1024"``).
-    layers, kv_heads, head_dim, dtype, heads, carry_dim, value_dim, batch
-        Shape of the model, used only to fit bytes; see `MemoryConfig.nbytes`.
+    layers, kv_heads, head_dim, dtype, heads, carry_dim, value_dim, batch, windows
+        Shape of the model, used only to fit bytes; see `MemoryConfig.nbytes`. The bytes are those
+        of all layers, including the layers with a sliding window, whose size does not depend on M.
 
     Examples
     --------
@@ -99,6 +102,7 @@ def memory_for(
     shape: dict[str, Any] = {
         "layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": dtype,
         "heads": heads, "carry_dim": carry_dim, "value_dim": value_dim, "batch": batch,
+        "windows": windows,
     }  # fmt: skip
     return _largest(parsed, byte_count(parsed.size), shape)
 
@@ -106,7 +110,9 @@ def memory_for(
 def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryConfig:
     """Return the largest configuration that fits into a number of bytes."""
     build(parsed, 2**31)  # Raises the errors that do not depend on the size.
-    fits, beyond = 0, budget + 1
+    windows = [window for window in shape["windows"] if window is not None]
+    # If every layer has a window, M does not matter beyond the largest of them.
+    fits, beyond = 0, (max(windows) if len(windows) == shape["layers"] else budget) + 1
     while beyond - fits > 1:
         size = (fits + beyond) // 2
         config = _built(parsed, size)
@@ -117,10 +123,16 @@ def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryCo
         return config
     configs = (_built(parsed, size) for size in range(1, 2**31))
     smallest = next(config for config in configs if config is not None)
+    least = smallest.nbytes(**shape)
+    held = ""
+    if windows:
+        sliding = {**shape, "layers": len(windows), "windows": windows}
+        held = f", {smallest.nbytes(**sliding)} of them for sliding windows, held at every size"
     raise ConfigError(
         f"memory name {str(parsed)!r}: {parsed.size} is too small: the smallest such memory, "
-        f"{smallest.name}, takes {smallest.nbytes(**shape)} bytes in {shape['layers']} layers. "
-        "Raise the budget; with a visible chunk, a smaller one (+chunk=16) also saves memory."
+        f"{smallest.name}, takes {least} bytes in {shape['layers']} layers{held}. Give at least "
+        f"{least}B; a shorter chunk (+chunk=16) needs less if the chunk is visible or layers have "
+        "a sliding window."
     )
 
 

@@ -21,7 +21,7 @@ from attendre_core.policies import (
     Policy,
     Random,
 )
-from attendre_core.presets.config import MemoryConfig
+from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName, split_name
 from attendre_core.presets.options import option_of
 
@@ -76,7 +76,7 @@ def preset(
     name: str,
     kv_size: int | None = None,
     q_size: int | None = None,
-    chunk: int = 128,
+    chunk: int | None = None,
     top_k: int | None = None,
     *,
     sigmas: float | None = None,
@@ -97,7 +97,8 @@ def preset(
         `OPTIONS` lists them.
     kv_size, q_size, chunk, top_k
         M, N, S and K: the same as ``:M``, ``+wait=N``, ``+chunk=S`` and ``+k=K`` in the name.
-        Without N there is no Q memory, except in ``"attendre"``, where N is half of M.
+        Without N there is no Q memory, except in ``"attendre"``, where N is half of M. Without S,
+        chunks have 128 positions, or M if that is less.
     sigmas
         c of the initial score mu - c sigma: the same as ``+c=``.
 
@@ -105,8 +106,8 @@ def preset(
     --------
     >>> preset("AS", kv_size=256).policy
     AttentionSink(sinks=4)
-    >>> preset("attendre:256").q_size
-    128
+    >>> preset("attendre:256").q_size, preset("attendre:256").chunk, preset("attendre:64").chunk
+    (128, 128, 64)
     >>> preset("lra-sum+softmax+c=0+visible:512").name
     'attendre-causal:512'
     """
@@ -132,7 +133,7 @@ def build(
     parsed: ParsedName,
     size: int,
     q_size: int | None = None,
-    chunk: int = 128,
+    chunk: int | None = None,
     top_k: int | None = None,
     sigmas: float | None = None,
 ) -> MemoryConfig:
@@ -151,7 +152,7 @@ def build(
         words[option.field] = f"+{word}"
     arguments: dict[str, tuple[str, Any]] = {
         "q_size": (f"q_size={q_size}", q_size),
-        "chunk": (f"chunk={chunk}", None if chunk == 128 else chunk),
+        "chunk": (f"chunk={chunk}", chunk),
         "top_k": (f"top_k={top_k}", top_k),
         "policy.initial": (f"sigmas={sigmas}", None if sigmas is None else InitialScore(sigmas)),
     }
@@ -160,7 +161,8 @@ def build(
             if given.setdefault(field, value) != value:
                 raise _disagreement(text, words[field], argument)
             words.setdefault(field, argument)
-    settings = settings_of(parsed.name, size, given.get("chunk", chunk), given.pop("top_k", None))
+    read = given.setdefault("chunk", usual_chunk(size))
+    settings = settings_of(parsed.name, size, read, given.pop("top_k", None))
     policy = settings.pop("policy")
     names = _fields(policy)
     if "sinks" in given and "sinks" in names:

@@ -11,8 +11,9 @@ from attendre_core.zoo.saving import SavedArrays, fingerprint
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
+    from attendre_core.zoo.reader import States
 
-__all__ = ["check_identity", "identity_of"]
+__all__ = ["check_identity", "check_windows", "identity_of"]
 
 #: The fields of `MemoryConfig` when streams were first saved; one of them had another name.
 _FIRST_FIELDS = (
@@ -42,6 +43,23 @@ def check_identity(model: Model, saved: SavedArrays) -> None:
         raise StateError(
             f"Model.restore: {saved.path} was saved with {name} = {str(noted)[:400]}, but this "
             f"model has {own}. Load the same model with the same settings."
+        )
+
+
+def check_windows(model: Model, saved: SavedArrays, states: States) -> None:
+    """Refuse a stream whose layers with a sliding window have another size than today.
+
+    Earlier versions cut them to the memory's size, and what they lost cannot be made up for.
+    """
+    for i, state in enumerate(states):
+        window = model.reading_part.window(i)
+        shape: tuple[int, ...] = getattr(saved.arrays.get(f"states.{i}.kv.key"), "shape", ())
+        if window is None or len(shape) != 4 or shape[2] == state.kv.key.shape[2]:
+            continue
+        raise StateError(
+            f"Model.restore: {saved.path} holds {shape[2]} entries in layer {i}, expected "
+            f"{state.kv.key.shape[2]}, which its sliding window of {window} needs. An earlier "
+            "version saved it, in which windows had other sizes. Read the input again."
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.stack import Stack
@@ -18,12 +19,48 @@ from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures.base import Part
 from attendre_core.zoo.blocks import model_stack
 
-__all__ = ["encoding_of", "full_stack", "is_far", "memory_stack"]
+__all__ = [
+    "encoding_of",
+    "full_attention_bytes",
+    "full_stack",
+    "is_far",
+    "memory_stack",
+    "shape_of",
+]
 
 
 def is_far(part: Part, length: int) -> bool:
     """Whether inputs of this length are longer than those a part was trained on."""
     return part.context is not None and length > part.context
+
+
+def shape_of(part: Part, dtype: str) -> dict[str, Any]:
+    """Return the shape of a part as `MemoryConfig.nbytes` and `memory_for` take it."""
+    return {
+        "layers": part.layers, "kv_heads": part.kv_heads, "head_dim": part.head_dim,
+        "dtype": dtype, "heads": part.heads, "carry_dim": part.dim,
+        "windows": tuple(part.window(i) for i in range(part.layers)),
+    }  # fmt: skip
+
+
+def full_attention_bytes(part: Part, length: int, dtype: str, *, causal: bool) -> int:
+    """Return the bytes of the keys and values that a part without memories holds.
+
+    A layer with a sliding window holds what its last query can see, every other layer everything.
+
+    Parameters
+    ----------
+    length
+        Positions read.
+    causal
+        Whether positions attend only to earlier ones.
+    """
+    width = {"float16": 2, "bfloat16": 2, "float64": 8}.get(dtype, 4)
+    entries = 0
+    for window in (part.window(i) for i in range(part.layers)):
+        seen = length if window is None else window if causal else 2 * window - 1
+        entries += min(seen, length)
+    return 2 * width * part.kv_heads * part.head_dim * entries
 
 
 @lru_cache(maxsize=64)
@@ -32,12 +69,10 @@ def memory_stack(
 ) -> Stack:
     """Return the layers of a part over memories.
 
-    A layer with a sliding window never sees again what is outside of it, so it gets a
-    first-in-first-out memory, no larger than the window, N and the chunk need. That is exact for
-    inputs of any length, with two exceptions. If M is smaller than that, a query sees only those
-    of the newest M entries that are inside its window. If a layer looks ahead further than N
-    positions, it misses what was not read yet. A policy of its own
-    (`MemoryConfig.layer_policies`) replaces all this.
+    A layer with a sliding window keeps all that it can still see (`MemoryConfig.kv_memory`), so it
+    is exact for inputs of any length and at every M; K does not apply to it. There is one
+    exception: a layer that looks ahead further than N positions misses what was not read yet. A
+    policy of its own (`MemoryConfig.layer_policies`) replaces all this.
 
     Parameters
     ----------
@@ -51,22 +86,11 @@ def memory_stack(
 def _memory_layer(
     part: Part, memory: MemoryConfig, number: int, causal: bool, far: bool
 ) -> AttendreLayer:
-    kv, top_k = memory.kv_memory(number), memory.top_k
     window = part.window(number)
-    if window is not None and number not in dict(memory.layer_policies):
-        # The oldest query of a chunk waits for N positions and then looks `window` back. A flush
-        # sends all N of the layer below as one chunk.
-        longest = max(memory.chunk, memory.q_size if memory.finish == "flush" else 0)
-        reach = window - 1 + memory.q_size + longest
-        size = min(reach, kv.size)
-        kv = replace(
-            kv, policy=FIFO(), size=size, per_head=False, protect_recent=0, sinks=0, pin=()
-        )
-        top_k = None if top_k is None else min(top_k, kv.size)
     return AttendreLayer(
-        kv_memory=replace(kv, scale=part.scale),
+        kv_memory=replace(memory.kv_memory(number, window), scale=part.scale),
         q_memory=memory.q_memory(number),
-        top_k=top_k,
+        top_k=memory.top_k if memory.governs(number, window) else None,
         causal=causal,
         encoding=encoding_of(part, number, memory.positions, far),
     )

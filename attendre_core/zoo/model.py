@@ -20,6 +20,7 @@ from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, P
 from attendre_core.zoo.blocks import crosses_of
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, cut_text, generate
+from attendre_core.zoo.memories import shape_of
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
 
@@ -75,11 +76,8 @@ class Model:
         self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
-        part = self.reading_part
-        self.memory = memory_for(
-            memory, causal=self.causal, layers=part.layers, kv_heads=part.kv_heads,
-            head_dim=part.head_dim, dtype=dtype, heads=part.heads, carry_dim=part.dim,
-        )  # fmt: skip
+        shape = shape_of(self.reading_part, dtype)
+        self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
         #: Device of the parameters, on which everything else is made; None = default.
         self.device = self.backend.device_of(tree_leaves(params)[0]) if params else None

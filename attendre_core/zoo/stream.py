@@ -18,7 +18,7 @@ from attendre_core.memory.report import MemoryReport
 from attendre_core.zoo.blocks import compiled
 from attendre_core.zoo.full_attention import GrowingReader
 from attendre_core.zoo.generate import generate
-from attendre_core.zoo.identity import check_identity, identity_of
+from attendre_core.zoo.identity import check_identity, check_windows, identity_of
 from attendre_core.zoo.reader import Hidden, Reader
 from attendre_core.zoo.saving import read_arrays, sorted_queues, write_arrays
 from attendre_core.zoo.tokens import last_rows, padded, rows_of
@@ -191,6 +191,8 @@ class Stream:
         if isinstance(stream._reader, GrowingReader):
             stream._reader.stack(key[2])
             stream._states = stream._reader.fitted(stream._states)
+        else:
+            check_windows(model, saved, stream._states)
         new = saved.fill(stream._arrays, model.backend)
         stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
         stream._last = new["last"]

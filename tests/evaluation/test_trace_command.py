@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,20 @@ def test_a_model_and_a_text_of_ones_own(
     assert answer["title"] == "own reads standard input, 11 tokens"
 
 
+@pytest.mark.parametrize(
+    ("windows", "options", "traced"),
+    [((5, None), (), [1]), ((None, 5), (), [0]), ((5, 5), (), [0, 1]), ((5, None), ("0",), [0])],
+)
+def test_layers_with_a_window_are_traced_if_asked_for(
+    windows: Any, options: Any, traced: list[int], own: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.architecture = replace(own.architecture, windows=windows)  # type: ignore[type-var]
+    layers = ("--layer", *options) if options else ()
+    given = ("--model", "own", "--prompt", "x" * 40, "--policies", "MT", "--size", "8", *layers)
+    (policy,) = json.loads(trace(*given, "--json", capsys=capsys))["policies"]
+    assert [layer["layer"] for layer in policy["layers"]] == traced
+
+
 @pytest.mark.parametrize("name", [*PRESETS, *CONTROL_PRESETS])
 def test_a_name_is_the_same_system_in_python_and_here(
     name: str, capsys: pytest.CaptureFixture[str]
@@ -182,6 +197,17 @@ def test_a_budget_in_bytes(capsys: pytest.CaptureFixture[str]) -> None:
         model.with_memory("MT+k=16+chunk=16:32KiB").memory.name,
         model.with_memory("attendre+k=16+chunk=16:64KiB").memory.name,
     ]
+
+
+def test_equal_bytes(capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--policies", "MT+wait=half,attendre,H2O", "--size", "48", "--json")
+    found = json.loads(trace(*options, "--equal-bytes", capsys=capsys))["policies"]
+    sizes = [policy["bytes"] for policy in found]
+    assert found[0]["kv_size"] == 48
+    assert all(0.95 * sizes[0] < size <= sizes[0] for size in sizes)
+    plain = [p["bytes"] for p in json.loads(trace(*options, capsys=capsys))["policies"]]
+    assert plain[0] == sizes[0]
+    assert plain[1] > sizes[1]
 
 
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:

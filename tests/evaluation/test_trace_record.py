@@ -225,8 +225,8 @@ def test_eviction_per_head(grouped: Model) -> None:
 
     @dataclass(frozen=True)
     class PerHead(at.MemoryConfig):
-        def kv_memory(self, layer: int = 0) -> at.KeyValueMemory:
-            return replace(super().kv_memory(layer), per_head=True)
+        def kv_memory(self, layer: int = 0, window: int | None = None) -> at.KeyValueMemory:
+            return replace(super().kv_memory(layer, window), per_head=True)
 
     recorder = Recorder(LENGTH, (0, 1, 2))
     memory = PerHead(at.LRA("sum", initial=at.InitialScore(0.0)), SIZE, 0, CHUNK)

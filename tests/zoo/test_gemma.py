@@ -120,16 +120,6 @@ def test_a_memory_that_holds_everything_changes_nothing(
         assert difference(remembering, got[number, part], want[number, part]) < tolerance
 
 
-def test_sliding_layers_are_exact_in_a_memory_smaller_than_the_input(
-    randomised, saved, difference, tolerance
-):
-    """With a window in every layer, M = window - 1 + S slots hold all that is ever seen."""
-    model = at.load(saved(instance("mixed", randomised, layer_types=["sliding_attention"] * 4)))
-    row = np.random.default_rng(1).integers(0, 97, size=120).tolist()
-    remembering = model.with_memory(at.preset("LFA-1e-3", kv_size=7 - 1 + 8, chunk=8))
-    assert difference(model, remembering.logits(row), model.logits(row)) < tolerance
-
-
 @pytest.mark.parametrize("library", ["numpy", "torch"], indirect=True)
 @pytest.mark.parametrize("memory", [None, at.preset("LRA-sum", kv_size=64, chunk=16)])
 @pytest.mark.parametrize("name", ["mixed", "mqa-untied-biases"])

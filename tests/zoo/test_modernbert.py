@@ -112,7 +112,8 @@ def test_local_layers_are_exact_however_long_the_input(
 ):
     """Waiting for the window's other side is enough, in memories far smaller than the input."""
     model = at.load(saved(instance("all-local", randomised)))
-    memory = at.MemoryConfig(at.LFA(), kv_size=90, q_size=queries, chunk=chunk, finish=finish)
+    size = queries + 1  # The least that a configuration accepts.
+    memory = at.MemoryConfig(at.LFA(), kv_size=size, q_size=queries, chunk=chunk, finish=finish)
     want = model.encode(LONG)
     remembering = model.with_memory(memory)
     assert difference(model, remembering.encode(LONG), want) < tolerance
@@ -128,12 +129,13 @@ def test_a_query_that_waits_too_short_misses_the_far_side(randomised, saved, dif
 
 
 @pytest.mark.parametrize(("size", "queries", "chunk"), [(9, 5, 4), (7, 2, 7), (12, 0, 6)])
-def test_a_local_layer_sees_what_both_window_and_memory_hold(
+def test_a_local_layer_with_a_policy_sees_what_both_window_and_memory_hold(
     size, queries, chunk, randomised, saved, difference, tolerance
 ):
-    """A smaller memory keeps the newest M keys; of these a query sees those in its window."""
+    """A memory that is named for it keeps M keys; of these a query sees those in its window."""
     model = at.load(saved(instance("one-local", randomised)))
     memory = at.preset("LFA-0", kv_size=size, q_size=queries, chunk=chunk)
+    memory = memory.with_layer_policies({0: at.FIFO()})
     got = model.with_memory(memory).encode(LONG)
     part, params = model.architecture, model.params
     place = np.arange(len(LONG))

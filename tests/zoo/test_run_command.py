@@ -156,7 +156,7 @@ def test_it_reads_standard_input_up_to_a_limit(tiny_folder, monkeypatch, capsys)
         (("--model", "MODEL", "--memory", "MT", "book"), "size is missing, expected 'MT:1024'"),
         (("--model", "MODEL", "--memory", "MT+wait=64:64", "book"), "q_size < kv_size"),
         (("--model", "MODEL", "--memory", "attendre:64", "book"), "Use 'attendre-causal:64'"),
-        (("--model", "MODEL", "--memory", "1KiB", "book"), "1KiB is too small"),
+        (("--model", "MODEL", "--memory", "100B", "book"), "100B is too small"),
         (("--model", "MODEL", "--memory", "no_such_module:P:64", "book"), "there is no module"),
         (("--model", "MODEL", "--dtype", "int8", "book"), "dtype is 'int8'"),
         (("--model", "MODEL", "--temperature", "-1", "book"), "temperature is -1.0"),

@@ -24,8 +24,16 @@ class Report(NamedTuple):
     files: list[Path]
 
 
-def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
-    """Write tables, pictures and, if pyarrow is installed, Parquet next to ``results.jsonl``."""
+def report(
+    folder: Path, metrics: Sequence[Metric], baseline: str, *, equal_bytes: bool = False
+) -> Report:
+    """Write tables, pictures and, if pyarrow is installed, Parquet next to ``results.jsonl``.
+
+    Parameters
+    ----------
+    metrics, baseline, equal_bytes
+        As in `summarise`.
+    """
     path = folder / "results.jsonl"
     identity, measured = read_results(path)
     if not measured:
@@ -36,12 +44,12 @@ def report(folder: Path, metrics: Sequence[Metric], baseline: str) -> Report:
             f"results: the baseline {baseline!r} was not measured; there are "
             f"{', '.join(sorted(policies))}. Choose one with --baseline."
         )
-    summary = summarise(measured, metrics, baseline)
+    summary = summarise(measured, metrics, baseline, equal_bytes=equal_bytes)
     table = cell_table(summary)
     texts = {"table.md": table.markdown(), "table.tex": table.latex()}
     helped = where_reading_helps(measured, metrics[0])
     if baseline in {each.cell.policy for each in helped}:
-        helped_table = cell_table(summarise(helped, metrics, baseline))
+        helped_table = cell_table(summarise(helped, metrics, baseline, equal_bytes=equal_bytes))
         texts["table_where_reading_helps.md"] = helped_table.markdown()
     files = [path]
     try:

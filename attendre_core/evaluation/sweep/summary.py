@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from attendre_core.evaluation.controls import SIZELESS
 from attendre_core.evaluation.intervals import Interval, difference, mean, share
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.store import Measured
@@ -88,7 +87,13 @@ def paired(one: Measured, other: Measured, name: str) -> Interval | None:
     return difference([first[item] for item in both], [second[item] for item in both])
 
 
-def summarise(measured: Sequence[Measured], metrics: Sequence[Metric], baseline: str) -> Summary:
+def summarise(
+    measured: Sequence[Measured],
+    metrics: Sequence[Metric],
+    baseline: str,
+    *,
+    equal_bytes: bool = False,
+) -> Summary:
     """Make a row per cell: those without a size first, then by N and M, else in given order.
 
     Parameters
@@ -96,16 +101,26 @@ def summarise(measured: Sequence[Measured], metrics: Sequence[Metric], baseline:
     metrics
         Metrics that were not measured are left out.
     baseline
-        Name of a system. Rows are compared with it at their own size; controls without a size
-        only if there is a single size.
+        Name of a system. Rows are compared with it at their own size or, if it was not measured
+        there, where it holds as many bytes; controls without a size only if there is a single
+        size. Rows that are compared with the same cell stand together.
+    equal_bytes
+        Compare rows first where the baseline holds as many bytes.
     """
     cells = {each.cell: each for each in measured}
     used = tuple(m for m in metrics if any(each.column(m.name) for each in measured))
-    sizes = {(cell.kv, cell.q) for cell in cells if cell.kv}
+    others = [each for each in measured if each.cell.policy == baseline]
+    found = {each.cell: _baseline_of(each, others, equal_bytes) for each in measured}
+    # M and N of the baseline for rows that are compared with it at a size, their own for others.
+    sizes = {}
+    for cell, other in found.items():
+        _, kv, q = other.cell if other is not None and other.cell.kv else cell
+        sizes[cell] = (cell.kv > 0, q, kv)
+    if len(others) == len({sizes[cell] for cell in cells if cell.kv}) == 1:
+        found |= dict.fromkeys((cell for cell in cells if not cell.kv), others[0])
     rows = []
-    for cell in sorted(cells, key=lambda cell: (cell.kv > 0, cell.q, cell.kv)):
-        results = cells[cell]
-        other = cells.get(_baseline_of(cell, baseline, sizes))
+    for cell in sorted(cells, key=lambda cell: sizes[cell]):
+        results, other = cells[cell], found[cell]
         gap = None
         if other is not None and other is not results:
             gap = paired(results, other, used[0].name)
@@ -135,10 +150,22 @@ def where_reading_helps(measured: Sequence[Measured], metric: Metric) -> list[Me
     return [m for m in kept if m.scores]
 
 
-def _baseline_of(cell: Cell, baseline: str, sizes: set[tuple[int, int]]) -> Cell:
-    if baseline in SIZELESS:
-        return Cell(baseline, 0, 0)
-    if cell.kv:
-        return Cell(baseline, cell.kv, cell.q)
-    # A control without a size has a counterpart only if there is a single size.
-    return Cell(baseline, *next(iter(sizes))) if len(sizes) == 1 else Cell(baseline, 0, 0)
+def _baseline_of(row: Measured, others: Sequence[Measured], equal_bytes: bool) -> Measured | None:
+    """Return the cell of the baseline that a row is compared with, if there is one for its size."""
+    if others and not others[0].cell.kv:
+        return others[0]
+    if others and row.cell.policy == others[0].cell.policy:
+        return row
+    if not row.cell.kv:
+        return None
+    same = [other for other in others if other.cell[1:] == row.cell[1:]]
+    # As near as whole entries come, where every second one may bring a waiting query.
+    near = [other for other in others if _bytes_apart(row, other) <= 2]
+    near.sort(key=lambda other: _bytes_apart(row, other))
+    return next(iter([*near, *same] if equal_bytes else [*same, *near]), None)
+
+
+def _bytes_apart(one: Measured, other: Measured) -> float:
+    """Return the difference of the bytes that two cells hold, in entries; NaN if not measured."""
+    first, second = one.mean("bytes"), other.mean("bytes")
+    return abs(first - second) / max(first / one.cell.kv, second / other.cell.kv)

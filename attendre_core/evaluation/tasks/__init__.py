@@ -6,6 +6,7 @@ from attendre_core.evaluation.tasks.embedding import Embedding
 from attendre_core.evaluation.tasks.look_ahead import LookAhead
 from attendre_core.evaluation.tasks.multi_key import MultiKey
 from attendre_core.evaluation.tasks.needle import Needle
+from attendre_core.evaluation.tasks.own_questions import OwnQuestions, read_questions
 from attendre_core.evaluation.tasks.past_only import PastOnly
 from attendre_core.evaluation.tasks.perplexity import Perplexity
 from attendre_core.evaluation.tasks.synthetic import SyntheticTask
@@ -24,11 +25,13 @@ __all__ = [
     "Metric",
     "MultiKey",
     "Needle",
+    "OwnQuestions",
     "PastOnly",
     "Perplexity",
     "SyntheticTask",
     "Task",
     "TriviaQA",
+    "read_questions",
     "read_triviaqa",
     "word",
 ]

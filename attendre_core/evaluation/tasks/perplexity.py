@@ -132,8 +132,12 @@ def stream_losses(
     """Return the loss of each token, (rows, length), and the diagnostics of each row."""
     length = len(rows[0])
     alone = system.reads == "last"
-    # Without a memory, every chunk is read by itself: a FIFO with room for one chunk.
-    memory = system.memory if alone else system.memory_for(length, causal=model.causal)
+    memory = system.memory_for(length, causal=model.causal)
+    if alone:
+        # Without a memory, every chunk is read by itself: a FIFO with room for one chunk, also in
+        # layers with a sliding window.
+        every = dict.fromkeys(range(model.reading_part.layers), system.memory.policy)
+        memory = system.memory.with_layer_policies(every)
     chunk = memory.chunk
     watched = WatchedStream(model, memory, [length] * len(rows))
     stream = watched.stream

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.tasks.templates import TEMPLATE, filled, without_context
 from attendre_core.zoo.model import Model
 
-__all__ = ["TEMPLATE", "Question", "question_of"]
-
-#: The paper's template: the question comes before the context and is not repeated after it.
-TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
-_CLOSED = "Question: {question}\n\nAnswer: "
+__all__ = ["Question", "question_of"]
 
 
 class Question(NamedTuple):
@@ -38,23 +35,30 @@ class Question(NamedTuple):
 
 
 def question_of(
-    model: Model, name: str, question: str, context: str, aliases: Sequence[str]
+    model: Model,
+    name: str,
+    question: str,
+    context: str,
+    aliases: Sequence[str],
+    template: str = TEMPLATE,
 ) -> Question:
     """Fill the template and tokenize it.
 
-    A decoder's prompt ends in "Answer:". The space after it becomes part of the answer, because
-    that is how tokenizers split the whole text.
+    A decoder's prompt does not end in spaces: a space between it and the answer becomes part of
+    the answer, because that is how tokenizers split the whole text.
     """
     if not aliases or not aliases[0].strip():
         raise ConfigError(f"question {name}: there is no answer, expected at least one.")
     gold = aliases[0].strip()
-    whole = TEMPLATE.format(question=question, context=context)
-    closed = _CLOSED.format(question=question)
+    whole = filled(template, question, context)
+    closed = filled(without_context(template), question, "")
     if model.architecture.kind == "encoder-decoder":
         answer = model.tokens(gold)
     else:
         whole, closed = whole.rstrip(" "), closed.rstrip(" ")
-        answer = _continuation(model, closed, " " + gold)
+        # What stands before the answer is the same in both, unless a field does.
+        before = whole if template.endswith(("{question}", "{context}")) else closed
+        answer = _continuation(model, before, gold if before[-1:].isspace() else f" {gold}")
     return Question(
         name, _open(model, whole), _open(model, closed), answer, tuple(dict.fromkeys(aliases))
     )

@@ -9,8 +9,9 @@ from typing import Any, ClassVar
 
 from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
 from attendre_core.evaluation.tasks.passages import as_written
-from attendre_core.evaluation.tasks.question import TEMPLATE, Question, question_of
+from attendre_core.evaluation.tasks.question import Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask
+from attendre_core.evaluation.tasks.templates import TEMPLATE
 from attendre_core.evaluation.tasks.text_files import checksum
 from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 from attendre_core.zoo.model import Model

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.observer import Presence
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.memories import full_attention_bytes, shape_of
 from attendre_core.zoo.model import Model
 
 __all__ = ["WatchedStream", "memory_bytes"]
@@ -17,6 +18,8 @@ __all__ = ["WatchedStream", "memory_bytes"]
 
 class WatchedStream:
     """A stream over several inputs, with diagnostics of its memories.
+
+    They are those of the layers that the memory governs: without a sliding window, if any is.
 
     Parameters
     ----------
@@ -34,13 +37,19 @@ class WatchedStream:
     """
 
     def __init__(self, model: Model, memory: MemoryConfig, lengths: Sequence[int]) -> None:
-        self._presence = Presence(list(lengths), memory.chunk)
+        part = model.reading_part
+        layers = range(part.layers)
+        # A layer with a sliding window holds its window, whatever the memory does.
+        governed = [i for i in layers if memory.governs(i, part.window(i))]
+        self._layers = governed or list(layers)
+        self._presence = Presence(list(lengths), memory.chunk, self._layers)
         self.stream = model.with_memory(memory).stream(len(lengths), observer=self._presence)
 
     @property
     def admitted(self) -> NDArray[np.float64]:
         """(inputs,): the share of new entries that a full memory admitted."""
-        shares = [report.admitted_share for report in self.stream.reports()]
+        reports = self.stream.reports()
+        shares = [reports[i].admitted_share for i in self._layers]
         return np.asarray(np.mean(shares, axis=0), dtype=np.float64)
 
     @property
@@ -52,17 +61,10 @@ class WatchedStream:
 def memory_bytes(model: Model, system: System, length: int) -> int:
     """Return the bytes kept per input: the memories of all layers, and waiting queries.
 
-    For full attention, these are the keys and values of ``length`` tokens.
+    For full attention, these are the keys and values that the model itself holds after ``length``
+    tokens; see `full_attention_bytes`.
     """
-    memory = system.memory
-    part, number = model.reading_part, 2 if "16" in model.dtype else 4
+    part = model.reading_part
     if system.whole:
-        return 2 * number * part.kv_heads * part.head_dim * length * part.layers
-    waiting = memory.q_size * (part.heads * part.head_dim + part.dim) * number
-    sizes = [
-        memory.kv_memory(layer).nbytes(
-            1, part.kv_heads, part.head_dim, model.dtype, chunk=memory.chunk
-        )
-        for layer in range(part.layers)
-    ]
-    return sum(sizes) + waiting * part.layers
+        return full_attention_bytes(part, length, model.dtype, causal=model.causal)
+    return system.memory.nbytes(**shape_of(part, model.dtype))

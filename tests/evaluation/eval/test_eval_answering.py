@@ -142,6 +142,6 @@ def test_bytes(decoder):
     held = memory_bytes(decoder, small, 100)
     assert full / 2 < held < full / 2 * 1.3
     waiting = memory_bytes(decoder, system("MT", 50, 20), 100)
-    assert waiting - held == 20 * (32 + 32) * 4 * 2
+    assert waiting - held == 2 * (20 * ((32 + 32) * 4 + 13) + 4)
     visible = replace(small, memory=replace(small.memory, present="visible"))
     assert memory_bytes(decoder, visible, 100) == pytest.approx(1.5 * held, rel=0.01)

@@ -55,6 +55,24 @@ def test_a_grid_is_measured_and_shown(tmp_path, capsys):
     assert "first-M" in shown
 
 
+def test_equal_bytes_are_one_option_away(tmp_path, capsys):
+    options = ["--policies", "MT,H2O,attendre", "--size", "32,64", "--equal-bytes"]
+    assert main([*GRID, *options, "--out", str(tmp_path), "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert any("At equal bytes" in note for note in answer["notes"])
+    sized = [row for row in answer["rows"] if row["kv"]]
+    for rows in (sized[:6], sized[6:]):
+        assert [row["policy"] for row in rows] == [
+            "MT", "H2O", "attendre", "first-M", "random", "pinned",
+        ]  # fmt: skip
+        budget = rows[0]["bytes"]
+        assert all(0.9 * budget < row["bytes"] <= budget for row in rows)
+        assert rows[0]["gap"] is None
+        assert all(row["gap"] is not None for row in rows[1:])
+    assert [row["kv"] for row in sized if row["policy"] == "MT"] == [32, 64]
+    assert all(row["kv"] < 64 for row in sized if row["policy"] in ("H2O", "attendre"))
+
+
 def test_a_grid_can_grow(tmp_path, capsys):
     small = [*GRID, "--no-controls", "--out", str(tmp_path)]
     assert main(small) == 0

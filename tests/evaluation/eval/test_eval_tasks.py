@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from attendre_core.evaluation.tasks import (
 )
 from attendre_core.evaluation.tasks.multi_key import read_records
 from attendre_core.zoo.generate import log_softmax
+from attendre_core.zoo.model import Model
 
 WORDS = "The river ran past the town, and the town slept. " * 40
 
@@ -150,6 +152,39 @@ def test_a_memory_that_holds_a_stream_changes_nothing(decoder, text, q):
     for name, score in full.items():
         assert held[name]["loss"] == pytest.approx(score["loss"], abs=1e-4)
     assert any(abs(small[name]["loss"] - full[name]["loss"]) > 1e-3 for name in full)
+
+
+@pytest.mark.parametrize("windows", [(5, 5), (5, None)])
+def test_without_a_memory_a_window_ends_with_its_chunk(windows, decoder, text):
+    """Windows are exact at every M; only where nothing is remembered, they are cut as well."""
+    sliding = Model(
+        replace(decoder.architecture, windows=windows), decoder.params, tokenizer=decoder.tokenizer
+    )
+    task = Perplexity(data=text, tokens=96, skip=8, piece=32)
+    full, alone, small = (
+        dict(scores(task, sliding, system(name, kv, chunk=32)))
+        for name, kv in (("full", 64), ("no-memory", 64), ("first-M", 32))
+    )
+    row = list(WORDS.encode()[:96])
+    logits = np.concatenate([sliding.logits(row[i : i + 32])[0] for i in (0, 32, 64)])
+    losses = -log_softmax(logits[:95].astype(np.float64))[np.arange(95), row[1:]]
+    for start in (1, 33, 65):
+        want = losses[start - 1 : start + 31].mean()
+        assert alone[f"0:{start}"]["loss"] == pytest.approx(want, abs=1e-4)
+    assert alone["0:65"]["loss"] != pytest.approx(full["0:65"]["loss"], abs=1e-3)
+    exact = small["0:65"]["loss"] == pytest.approx(full["0:65"]["loss"], abs=1e-4)
+    assert exact == (windows == (5, 5))
+
+
+def test_diagnostics_are_those_of_the_layers_that_a_memory_governs(decoder, text):
+    sliding = Model(
+        replace(decoder.architecture, windows=(5, None)), decoder.params,
+        tokenizer=decoder.tokenizer,
+    )  # fmt: skip
+    found = scores(Perplexity(data=text, tokens=96, skip=8), sliding, system("first-M", 16))
+    assert {score["admitted"] for _, score in found} == {0.0}
+    # The first chunk finds all of its entries, no other chunk finds any.
+    assert all(score["present"] == pytest.approx(1 / 6) for _, score in found)
 
 
 def test_a_text_must_be_long_enough(decoder, text):

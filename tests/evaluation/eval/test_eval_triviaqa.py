@@ -16,7 +16,8 @@ from attendre_core.evaluation.tasks.normalisation import (
     normalised,
 )
 from attendre_core.evaluation.tasks.passages import Example, Passage, as_written, split
-from attendre_core.evaluation.tasks.question import TEMPLATE, question_of
+from attendre_core.evaluation.tasks.question import question_of
+from attendre_core.evaluation.tasks.templates import TEMPLATE
 from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 
 # ---------------------------------------------------------------- comparing answers

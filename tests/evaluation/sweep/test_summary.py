@@ -55,6 +55,31 @@ def test_baselines_have_the_size_of_the_row():
     assert single[0].gap.value == 8
 
 
+def test_at_equal_bytes_the_baseline_holds_as_much_as_the_row():
+    measured = [
+        cell("MT", [1.0, 1.0], kv=16, bytes=1600.0), cell("H2O", [5.0, 5.0], kv=8, bytes=1580.0),
+        cell("MT", [2.0, 2.0], kv=32, bytes=3200.0),
+        cell("H2O", [9.0, 9.0], kv=16, q=8, bytes=3190.0),
+        cell("AS", [4.0, 4.0], kv=16, bytes=1600.0), cell("LRU", [0.0, 0.0], kv=5, bytes=700.0),
+        cell("full", [7.0, 7.0], kv=0, bytes=9e9),
+    ]  # fmt: skip
+    rows = summarise(measured, [SCORE], "MT", equal_bytes=True).rows
+    assert [(row.cell, row.gap and row.gap.value) for row in rows] == [
+        (("full", 0, 0), None), (("LRU", 5, 0), None),
+        (("MT", 16, 0), None), (("H2O", 8, 0), 4), (("AS", 16, 0), 3),
+        (("MT", 32, 0), None), (("H2O", 16, 8), 7),
+    ]  # fmt: skip
+    # Otherwise the same M and N come first, and bytes only where there is no such baseline.
+    measured.append(cell("TOVA", [8.0, 8.0], kv=16, bytes=3200.0))
+    for flag, expected in ((False, 7), (True, 6)):
+        gaps = {r.cell: r.gap for r in summarise(measured, [SCORE], "MT", equal_bytes=flag).rows}
+        assert gaps[Cell("TOVA", 16, 0)].value == expected
+        assert gaps[Cell("H2O", 8, 0)].value == 4
+    single = [measured[i] for i in (0, 1, 6)]
+    rows = summarise(single, [SCORE], "MT", equal_bytes=True).rows
+    assert [row.gap and row.gap.value for row in rows] == [6, None, 4]
+
+
 def test_rows_without_a_size_come_first_then_by_n_and_m():
     measured = [
         cell("MT", [1.0], kv=32, q=16), cell("AS", [1.0], kv=16), cell("MT", [1.0], kv=16),
