@@ -125,13 +125,17 @@ def reads_in_chunks(model: Any, layers: list[Any]) -> bool:
 
 def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
     """Make the memories of a model from what a user gave."""
-    sizes = {"layers": 1, "kv_heads": 1, "head_dim": 1}
+    sizes: dict[str, Any] = {"layers": 1, "kv_heads": 1, "head_dim": 1}
     if isinstance(memory, str) and memory.rstrip().lower().endswith("b"):  # a number of bytes
         heads = _largest(config, "num_attention_heads") or 1
         sizes = {
             "layers": config.num_hidden_layers,
             "kv_heads": _largest(config, "num_key_value_heads") or heads,
             "head_dim": _largest(config, "head_dim") or config.hidden_size // heads,
+            "windows": [
+                getattr(config, "sliding_window", None) if kind == "sliding_attention" else None
+                for kind in getattr(config, "layer_types", None) or ()
+            ],
         }
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
     found = memory_for(memory, causal=True, dtype=dtype, **sizes)
