@@ -53,7 +53,7 @@ class AttendreCache(Cache):  # type: ignore[misc]
     >>> import torch, transformers
     >>> config = transformers.LlamaConfig(
     ...     vocab_size=64, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
-    ...     num_attention_heads=4, num_key_value_heads=2)
+    ...     num_attention_heads=4, num_key_value_heads=2, eos_token_id=None)
     >>> model = transformers.LlamaForCausalLM(config).eval()
     >>> cache = AttendreCache(model, "LRA-sum:16")
     >>> tokens = torch.arange(40)[None] % 64
