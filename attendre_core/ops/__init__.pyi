@@ -8,6 +8,7 @@ from attendre_core.ops.dense import attention as attention
 from attendre_core.ops.dense import logits_of as logits_of
 from attendre_core.ops.dense import masked_softmax as masked_softmax
 from attendre_core.ops.dense import mix as mix
+from attendre_core.ops.heads import over_heads as over_heads
 from attendre_core.ops.layers import erf as erf
 from attendre_core.ops.layers import linear as linear
 from attendre_core.ops.layers import rms_norm as rms_norm

@@ -130,7 +130,7 @@ class Attention:
 
     def used_by_query(self) -> Array:
         """Boolean, (batch, queries, slots) [(batch, G, ...)]: in the top K on any head."""
-        return self._xp.any(self.used, axis=(2,) if self.per_head else (1, 2))
+        return ops.over_heads(self.used, "any", per_head=self.per_head)
 
     @property
     def seen(self) -> Array:
@@ -276,12 +276,6 @@ class Attention:
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
         """Pool (batch, G, R, slots) over the heads that share a decision, and fill in `unseen`."""
-        xp = self._xp
-        axes: tuple[int, ...] = (2,) if self.per_head else (1, 2)
-        if heads == "max":
-            pooled = xp.max(pooled, axis=axes)
-        else:
-            count = pooled.shape[2] * (1 if self.per_head else pooled.shape[1])
-            pooled = xp.sum(pooled, axis=axes, dtype=pooled.dtype)
-            pooled = pooled / count if heads == "mean" else pooled
-        return xp.where(self.seen, pooled, self.stored.score if unseen is None else unseen)
+        pooled = ops.over_heads(pooled, heads, per_head=self.per_head)
+        kept = self.stored.score if unseen is None else unseen
+        return self._xp.where(self.seen, pooled, kept)

@@ -106,9 +106,9 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "mean over heads forgets to divide",
-        VIEW,
-        'pooled = pooled / count if heads == "mean" else pooled',
-        "pooled = pooled * 1.0",
+        "attendre_core/ops/heads.py",
+        'if how == "mean" else total',
+        'if how == "no mean" else total',
         f"{ORACLE}[lra]",
     ),
     Mutant(
@@ -162,9 +162,9 @@ ATTENTION_MUTANTS = (
     ),
     Mutant(
         "LFU counts heads instead of queries",
-        VIEW,
-        "return self._xp.any(self.used, axis=",
-        "return self._xp.sum(self.used, axis=",
+        "attendre_core/ops/heads.py",
+        "return xp.any(x, axis=axes)",
+        "return xp.sum(x, axis=axes)",
         f"{ORACLE}[lru-and-lfu]",
     ),
     Mutant(
