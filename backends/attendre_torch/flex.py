@@ -97,7 +97,8 @@ def _only_ahead(term: Term, causal: bool) -> bool:
 
 def _of_term(pairs: Pairs, terms: list[Term], number: int, value: Tensor) -> tuple[Tensor, Tensor]:
     """Attend to the pairs of one term: the output, and the logarithm of its sum of exponentials."""
-    query, key, value, scale = inputs_of(pairs, terms[number], value)
+    *inputs, scale = inputs_of(pairs, terms[number], value)
+    query, key, value = (x.detach() for x in inputs)
     batch, heads, group, count, dim = query.shape
     flat, rest = flex_attention(
         query.reshape(batch, heads * group, count, dim),
