@@ -97,13 +97,15 @@ def read(
         encoded = Encoded((Term(rows, state.key),), places)
     else:
         encoded = encoding.encode(rows, state.key, places, encoding_params)
-    near = _same_document(where, document, state.aux, (batch, count))
-    if encoded.near is not None:
-        near = encoded.near if near is None else near & encoded.near
+    documents = _documents(where, document, state.aux, (batch, count))
+    near = encoded.near
+    if documents is not None:
+        same = documents[0][:, None, None, :, None] == documents[1][:, :, None, None, :]
+        near, documents = (same, documents) if near is None else (same & near, None)
     pairs = ops.Pairs(
         position[:, None, None, :], key_position, usable, key_valid, _by_head(state.arrival),
         encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
-        encoded.limit, encoded.sink, scale,
+        encoded.limit, encoded.sink, scale, documents,
     )  # fmt: skip
     attention = Attention(
         pairs, state.value, position, Stored(*state[:10], state.policy_state, policy_params),
@@ -133,10 +135,10 @@ def _by_head(record: Array) -> Array:
     return record if record.ndim == 3 else record[:, None, :]
 
 
-def _same_document(
+def _documents(
     where: str, document: Array | None, aux: Any, expected: tuple[int, int]
-) -> Array | None:
-    """Compare document ids, (batch, 1 or G, 1, queries, slots); None if there are none."""
+) -> tuple[Array, Array] | None:
+    """Return the ids of the queries' and of the entries' documents; None if there are none."""
     if document is None:
         return None
     if not isinstance(aux, dict) or "document" not in aux:
@@ -147,8 +149,7 @@ def _same_document(
     checks.shape(
         where, "document", document, "batch, queries", expected, "Give one id to each query."
     )
-    keys = _by_head(aux["document"])
-    return document[:, None, None, :, None] == keys[:, :, None, None, :]
+    return document, _by_head(aux["document"])
 
 
 def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -> KeyValueState:

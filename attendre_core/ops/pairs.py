@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from attendre_core.backend import Array, namespace_of, op, wide
 from attendre_core.ops.bias import DistanceBias
-from attendre_core.ops.dense import logits_of, masked_softmax, mix
+from attendre_core.ops.dense import logits_of, masked_softmax, mix, pool_queries
 
 __all__ = [
     "Pairs",
@@ -155,7 +155,7 @@ class Pairs(NamedTuple):
     causal
         Whether queries attend only to keys at or before their position.
     memo
-        A dict in which the kernels of one step may share results, or None.
+        A dict in which one step keeps what its ops and kernels share, or None.
     limit
         Logits x become ``limit * tanh(x / limit)`` before the bias is added; None = as they are.
     sink
@@ -163,6 +163,9 @@ class Pairs(NamedTuple):
         no value; None = none.
     scale
         The factor that the queries already contain.
+    documents
+        Ids of the queries' and of the slots' documents, (batch, queries) and (batch, 1 or G,
+        slots), if `near` says which of them are equal and nothing else; None otherwise.
     """
 
     query_position: Array
@@ -180,6 +183,7 @@ class Pairs(NamedTuple):
     limit: float | None = None
     sink: Array | None = None
     scale: float = 1.0
+    documents: tuple[Array, Array] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -268,9 +272,4 @@ def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
     array
         (batch, G, R, slots).
     """
-    amounts = logits(pairs)
-    xp = namespace_of(amounts)
-    if weight is not None:
-        amounts = amounts * weight[:, None, None, :, None]
-    kept = xp.where(allowed_pairs(pairs), amounts, xp.zeros_like(amounts))
-    return xp.sum(kept, axis=3, dtype=kept.dtype)
+    return pool_queries(logits(pairs), allowed_pairs(pairs), "sum", weight)
