@@ -10,7 +10,7 @@ from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.view import Attention
-from attendre_core.positions.base import Encoded, Encoding, Places, Term
+from attendre_core.positions.base import Encoding, Places
 from attendre_core.tree import tree_map
 
 __all__ = ["Reading", "gather_top_k", "observe", "places_of", "read"]
@@ -93,10 +93,7 @@ def read(
     rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)
-    if encoding is None:
-        encoded = Encoded((Term(rows, state.key),), places)
-    else:
-        encoded = encoding.encode(rows, state.key, places, encoding_params)
+    encoded = (encoding or Encoding()).encode(rows, state.key, places, encoding_params)
     documents = _documents(where, document, state.aux, (batch, count))
     near = encoded.near
     if documents is not None:
