@@ -186,13 +186,16 @@ class Attention:
             kept = xp.where(self.allowed, amounts, xp.zeros_like(amounts))
             pooled = xp.sum(kept, axis=3, dtype=kept.dtype)
             if queries == "mean":
-                count = ops.count_true(self.allowed, axis=3)
-                count = xp.maximum(count, xp.ones_like(count))
-                pooled = pooled / xp.astype(count, pooled.dtype)
+                pooled = self._per_query(pooled)
         return self._over_heads(pooled, heads, unseen)
 
     def sum_logits(
-        self, weight: Array | None = None, *, heads: str = "sum", unseen: Array | None = None
+        self,
+        weight: Array | None = None,
+        *,
+        queries: str = "sum",
+        heads: str = "sum",
+        unseen: Array | None = None,
     ) -> Array:
         """Sum the logits over the queries that saw an entry, then pool over heads.
 
@@ -203,10 +206,15 @@ class Attention:
         ----------
         weight
             (batch, queries), 1 by default.
+        queries
+            ``"sum"``, or ``"mean"`` to divide by how many queries saw the entry.
         heads, unseen
             As in `pool`.
         """
-        return self._over_heads(self._cut(ops.sum_logits(self._pairs, weight)), heads, unseen)
+        pooled = self._cut(ops.sum_logits(self._pairs, weight))
+        if queries == "mean":
+            pooled = self._per_query(pooled)
+        return self._over_heads(pooled, heads, unseen)
 
     def last(self) -> Attention:
         """Return the same view of only the last valid query of each row."""
@@ -273,6 +281,12 @@ class Attention:
             sink = self._pairs.sink
             self._weights = ops.masked_softmax(self._full_logits(), self.allowed, sink)
         return self._weights
+
+    def _per_query(self, summed: Array) -> Array:
+        """Divide sums, (batch, G, R, slots), by the number of queries that saw the entry."""
+        count = ops.count_true(self.allowed, axis=3)
+        count = self._xp.maximum(count, self._xp.ones_like(count))
+        return summed / self._xp.astype(count, summed.dtype)
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
         """Pool (batch, G, R, slots) over the heads that share a decision, and fill in `unseen`."""
