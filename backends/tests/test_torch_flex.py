@@ -54,15 +54,18 @@ def pairs_of(
     table = torch.from_numpy(rng.normal(size=(8, heads * group)).astype(np.float32))
     encoded = SCHEMES[scheme].encode(query, key, places, table)
     near, bias = encoded.near, encoded.bias
+    documents = None
     if document:
-        same = flags(batch, 1, 1, queries, slots)
+        asked, stored = numbers(batch, queries) % 2, numbers(batch, sides, slots) % 2
+        same = asked[:, None, None, :, None] == stored[:, :, None, None, :]
+        documents = (asked, stored) if near is None else None
         near = same if near is None else near & same
     if array_bias:
         bias = normal(1, heads, 1, queries, slots).float()
     pairs = ops.Pairs(
         at_query, at_key, real, held, at_key, encoded.terms, encoded.places.query,
         encoded.places.key, bias, near, causal, {}, limit,
-        normal(1, heads, group, 1, 1).float() if sink else None, scale,
+        normal(1, heads, group, 1, 1).float() if sink else None, scale, documents,
     )  # fmt: skip
     return pairs, value
 
