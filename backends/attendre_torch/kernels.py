@@ -271,7 +271,7 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
 
     The query heads of a K/V head become further rows of it, so that the kernel works in larger
     blocks. If the flags would have to be copied for that, the CPU's kernel gets all query heads
-    instead; a GPU's would then copy keys and values, and not be fused.
+    instead; of a GPU's kernels, only the unfused one takes grouped heads and flags.
     """
     batch, heads, group, count, dim = query.shape
     if allowed is None or allowed.shape[2:4] == (1, 1):

@@ -180,7 +180,7 @@ def test_half_precision_goes_in_as_it_is_stored(scheme, dtype, monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("axes", [(1, 1), (2, 1), (1, 3), (2, 3)], ids=str)
 def test_query_heads_are_rows_of_their_key_head_off_the_cpu(axes, dtype):
-    """No call asks for ``enable_gqa`` with a mask, for which GPUs have no fused kernel."""
+    """No call asks for ``enable_gqa`` with a mask: PyTorch would not fuse it on a GPU."""
     heads, group = axes
     made = torch.Generator().manual_seed(0)
     query = torch.randn(2, 2, 3, 4, 8, generator=made).to(dtype)
