@@ -131,6 +131,20 @@ def test_a_compiled_step_contains_flex_attention(scheme):
     close(found, plain(pairs, value))
 
 
+def test_a_whole_compiled_step_attends_by_flex_attention():
+    layer = at.AttendreLayer(at.KeyValueMemory(6, at.LFA()), encoding=at.ALiBi(), causal=True)
+    made = torch.Generator().manual_seed(0)
+    chunk = at.Chunk(*(torch.randn(1, 4, n, 16, generator=made) for n in (4, 2, 2)))
+    state = layer.init(batch=1, heads=4, kv_heads=2, head_dim=16, xp=torch)
+    state, _ = layer.step(state, chunk)
+    want, output = layer.step(state, chunk)
+    with flex.use_flex(True):
+        found, same = torch.compile(layer.step, fullgraph=True, backend="aot_eager")(state, chunk)
+    close(same.value, output.value)
+    close(found.kv.score, want.kv.score)
+    assert torch.equal(found.kv.position, want.kv.position)
+
+
 def test_a_memory_reads_by_flex_attention():
     """The op reaches it through the backend, and only if it is asked for on the CPU."""
     memory = at.KeyValueMemory(8, at.LFA())
