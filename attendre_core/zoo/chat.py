@@ -28,7 +28,7 @@ from attendre_core.zoo.writer import Writer
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["Chat"]
+__all__ = ["Chat", "chat_template_for"]
 
 #: What may follow, to find out what does not depend on it.
 _PROBES = ("Why?", " 1", "\n\n-")
@@ -70,7 +70,7 @@ class Chat:
         pin_system: bool = False,
         template: str | None = None,
     ) -> None:
-        self._template = _template_for(model, template)
+        self._template = chat_template_for(model, template)
         self._now = datetime.now()
         self._messages: list[Message] = []
         self._documents: list[str] = []
@@ -271,7 +271,7 @@ class Chat:
         return len(shared) if shared == transcript.unread(alone) else common
 
 
-def _template_for(model: Model, template: str | None) -> ChatTemplate:
+def chat_template_for(model: Model, template: str | None = None) -> ChatTemplate:
     """Return the template of a chat, or say what is missing."""
     if model.architecture.kind != "decoder":
         raise ConfigError(

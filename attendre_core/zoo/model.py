@@ -147,7 +147,8 @@ class Model:
 
     def tokens(self, text: str, special: bool = True) -> list[int]:
         """Turn a text into token ids; ``special`` adds those that the model expects around it."""
-        return self.require_tokenizer("tokens").encode(text, special)
+        tokenizer = self.require_tokenizer("tokens")
+        return tokenizer.encode(text) if special else tokenizer.encode(text, special=False)
 
     def text(self, tokens: Sequence[int]) -> str:
         """Turn token ids into a text, without special tokens."""

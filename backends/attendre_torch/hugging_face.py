@@ -228,7 +228,8 @@ class _Tokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Convert a text to token ids; ``special`` adds those around a text."""
-        return [int(token) for token in self._inner.encode(text, add_special_tokens=special)]
+        options = {} if special else {"add_special_tokens": False}
+        return [int(token) for token in self._inner.encode(text, **options)]
 
     def decode(self, tokens: list[int]) -> str:
         """Convert token ids to text, without special ones."""
