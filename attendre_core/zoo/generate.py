@@ -12,7 +12,7 @@ import numpy as np
 from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.zoo.architectures.base import EncoderDecoder
-from attendre_core.zoo.pieces import Pieces
+from attendre_core.zoo.pieces import Pieces, stop_strings
 from attendre_core.zoo.writer import Writer
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _ending(model: Model, max_new_tokens: int, stop: Sequence[str]) -> Ending:
     if stop:
         model.require_tokenizer("generate")
     return Ending(
-        max_new_tokens, model.end, tuple(stop),
+        max_new_tokens, model.end, stop_strings(stop),
         architecture.never if isinstance(architecture, EncoderDecoder) else (),
         None if model.tokenizer is None else model.text,
     )  # fmt: skip

@@ -23,7 +23,7 @@ from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
 from attendre_core.zoo.memories import shape_of
-from attendre_core.zoo.pieces import cut_text
+from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
@@ -313,7 +313,7 @@ class Model:
             input and what was generated, including the token that ended a row, filled up with
             ``pad_token_id``.
         """
-        stop = (stop,) if isinstance(stop, str) else tuple(stop)
+        stop = stop_strings(stop)
         if input_ids is not None or transformers:
             given = {
                 "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k,

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["Pieces", "cut_text"]
+__all__ = ["Pieces", "cut_text", "stop_strings"]
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
-def cut_text(text: str, stop: Sequence[str]) -> str:
+def stop_strings(stop: str | Sequence[str]) -> tuple[str, ...]:
+    """Return the strings that end a text, of which one alone needs no list."""
+    return (stop,) if isinstance(stop, str) else tuple(stop)
+
+
+def cut_text(text: str, stop: str | Sequence[str]) -> str:
     """Cut a text before the first of the strings that end it.
 
     Examples
@@ -17,7 +22,7 @@ def cut_text(text: str, stop: Sequence[str]) -> str:
     >>> cut_text("one. two. three", [".", "two"])
     'one'
     """
-    places = [text.find(word) for word in stop if word in text]
+    places = [text.find(word) for word in stop_strings(stop) if word in text]
     return text[: min(places)] if places else text
 
 
@@ -55,7 +60,7 @@ class Pieces:
     ) -> None:
         self.tokens: list[int] = []
         self.stopped = False
-        self._decode, self._stop = decode, tuple(stop)
+        self._decode, self._stop = decode, stop_strings(stop)
         self._text, self._given = "", 0
 
     def add(self, token: int) -> str:

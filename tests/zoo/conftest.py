@@ -154,7 +154,8 @@ def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "tie_word_embeddings": True,
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(config))
-    settings = {"chat_template": CHATML, "bos_token": "<s>", "eos_token": {"content": "<|im_end|>"}}
+    end = {"__type": "AddedToken", "content": "<|im_end|>", "special": True}
+    settings = {"chat_template": CHATML, "bos_token": "<s>", "eos_token": end}
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     rng = np.random.default_rng(11)
     wanted = tree_leaves(architecture_of(RawConfig(config, "config.json")).parameters())

@@ -362,6 +362,23 @@ def test_only_decoders_chat():
         load_tiny("encoder-decoder").chat()
 
 
+def test_models_of_transformers_chat_as_ours(chat_folder, fed):
+    transformers = pytest.importorskip("transformers")
+    attendre_torch = pytest.importorskip("attendre_torch")
+    tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(chat_folder)
+    source = transformers.LlamaForCausalLM.from_pretrained(chat_folder)
+    theirs = attendre_torch.from_transformers(source, SMALL, tokenizer=tokenizer)
+    chats = [
+        model.chat(system="Be brief.", pin_system=True)
+        for model in (theirs, at.load(chat_folder, SMALL, "torch"))
+    ]
+    for question in ("Who?", "Why?"):
+        one, other = (str(chat.send(question, 5)) for chat in chats)
+        assert one == other
+    ids = tokenizer.apply_chat_template(chats[0].messages, return_dict=True)["input_ids"]
+    assert fed(chats[0]) == fed(chats[1]) == list(ids)
+
+
 # ---------------------------------------------------------------- a real model
 
 

@@ -45,7 +45,10 @@ class UnknownTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Say that it cannot."""
-        raise ConfigError(f"tokens: {self.reason} Pass token ids instead of text.")
+        raise ConfigError(
+            f"tokens: {self.reason} Name another tokenizer, with load(..., tokenizer=PATH) in "
+            "Python and --tokenizer PATH in a shell. In Python, token ids need none."
+        )
 
     def decode(self, tokens: list[int]) -> str:
         """Say that it cannot."""
