@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,16 +26,13 @@ from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
-from attendre_core.zoo.transformers_calls import generate_arrays, settings_of
+from attendre_core.zoo.transformers_calls import NEW_TOKENS, generate_as_transformers
 
 if TYPE_CHECKING:
     from attendre_core.zoo.chat import Chat
     from attendre_core.zoo.tokenizers import Tokenizer
 
 __all__ = ["Model"]
-
-#: How many tokens are generated if nothing is said.
-_NEW_TOKENS = 32
 
 
 class Model:
@@ -264,12 +260,12 @@ class Model:
         max_new_tokens: int | None = None,
         *,
         temperature: float | None = None,
-        top_p: float = 1.0,
+        top_p: float | None = None,
         top_k: int | None = None,
         seed: int = 0,
-        beams: int = 1,
-        length_penalty: float = 1.0,
-        stop: Sequence[str] = (),
+        beams: int | None = None,
+        length_penalty: float | None = None,
+        stop: str | Sequence[str] = (),
         on_token: OnToken | None = None,
         input_ids: Any = None,
         attention_mask: Any = None,
@@ -289,7 +285,7 @@ class Model:
             sampled: the same ones for the same seed, on every backend.
         beams, length_penalty
             Number of beams in a search for the likeliest text, and the exponent of the length
-            by which its log-probability is divided.
+            by which its log-probability is divided; None is 1.
         stop
             Strings that end the text, which is cut before them.
         on_token
@@ -313,44 +309,27 @@ class Model:
             input and what was generated, including the token that ended a row, filled up with
             ``pad_token_id``.
         """
-        stop = stop_strings(stop)
-        if input_ids is not None or transformers:
+        if transformers or input_ids is not None or attention_mask is not None:
             given = {
                 "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k,
-                "top_p": top_p if top_p != 1 else None, "beams": beams if beams != 1 else None,
-                "length_penalty": length_penalty if length_penalty != 1 else None,
-                "stop": stop or None, **transformers,
+                "top_p": top_p, "beams": beams, "length_penalty": length_penalty,
+                "stop": stop_strings(stop) or None, **transformers,
             }  # fmt: skip
-            if input_ids is not None:
-                if prompt is not None:
-                    raise ConfigError(
-                        "Model.generate: both a prompt and input_ids, expected one of them."
-                    )
-                return generate_arrays(
-                    self, input_ids, attention_mask, given, seed=seed, on_token=on_token
-                )
-            return self._generate_as(prompt, given, seed=seed, on_token=on_token)
+            return generate_as_transformers(
+                self, prompt, input_ids, attention_mask, given, seed=seed, on_token=on_token
+            )
         reading = self._read(self._rows("generate", prompt))
         written = generate(
-            self, reading.writer, _NEW_TOKENS if max_new_tokens is None else max_new_tokens,
-            temperature=temperature or 0.0, top_p=top_p, top_k=top_k, seed=seed, beams=beams,
-            length_penalty=length_penalty, stop=stop, on_token=on_token,
+            self, reading.writer, NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+            temperature=temperature or 0.0, top_p=1.0 if top_p is None else top_p, top_k=top_k,
+            seed=seed, beams=1 if beams is None else beams,
+            length_penalty=1.0 if length_penalty is None else length_penalty, stop=stop,
+            on_token=on_token,
         )  # fmt: skip
         result = [cut_text(self.text(row), stop) for row in written] if is_text(prompt) else written
         return result[0] if is_single(prompt) else result
 
     # ---------------------------------------------------------------- inside
-
-    def _generate_as(self, prompt: Any, given: dict[str, Any], **options: Any) -> Any:
-        """Generate with keywords of transformers for a prompt of ours."""
-        both = isinstance(self.architecture, EncoderDecoder)
-        read = 1 if both else max(map(len, self._rows("generate", prompt)))
-        if not hasattr(self, "generation_config") and given.get("max_length") is None:
-            given["max_new_tokens"] = given["max_new_tokens"] or _NEW_TOKENS
-        settings = settings_of(self, given, read)
-        model = copy.copy(self)
-        model.end = settings.end
-        return Model.generate(model, prompt, settings.limit, **settings.wishes._asdict(), **options)
 
     def _rows(self, where: str, tokens: Any) -> list[list[int]]:
         where = f"Model.{where}"

@@ -19,13 +19,17 @@ from attendre_core.zoo.generation_config import (
     new_tokens,
     wishes_of,
 )
+from attendre_core.zoo.input_kind import InputKind
+from attendre_core.zoo.tokens import is_single, is_text
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["Settings", "generate_arrays", "settings_of"]
+__all__ = ["NEW_TOKENS", "Settings", "generate_as_transformers", "settings_of"]
 
 _WHERE = "Model.generate"
+#: How many tokens are generated for a prompt if nothing is said.
+NEW_TOKENS = 32
 #: Our names of settings that transformers has, too.
 _OURS = {"beams": "num_beams", "stop": "stop_strings"}
 #: Keywords that mean the same here.
@@ -104,14 +108,60 @@ def settings_of(model: Model, given: dict[str, Any], read: int) -> Settings:
     return Settings(new_tokens(merged, lambda: read), wishes_of(merged, never), end, pad)
 
 
-def generate_arrays(
+def generate_as_transformers(
     model: Model,
+    prompt: Any,
     input_ids: Any,
     attention_mask: Any,
     given: dict[str, Any],
     *,
     seed: int = 0,
     on_token: Any = None,
+) -> Any:
+    """Generate with keywords of transformers, for its arrays or for a prompt of ours.
+
+    Parameters
+    ----------
+    prompt, input_ids, attention_mask, seed, on_token
+        As in `Model.generate`.
+    given
+        Keywords as in `settings_of`.
+    """
+    if (prompt is None) == (input_ids is None):
+        both = "both a prompt and" if prompt is not None else "neither a prompt nor"
+        raise ConfigError(f"{_WHERE}: {both} input_ids, expected one of them.")
+    if input_ids is not None:
+        return _arrays(model, input_ids, attention_mask, given, seed, on_token)
+    if attention_mask is not None:
+        raise ConfigError(
+            f"{_WHERE}: attention_mask without input_ids. Rows of a prompt need no padding."
+        )
+    rows = model._rows("generate", prompt)
+    read = 1 if isinstance(model.architecture, EncoderDecoder) else max(map(len, rows))
+    if not hasattr(model, "generation_config") and given.get("max_length") is None:
+        given = {**given, "max_new_tokens": given.get("max_new_tokens") or NEW_TOKENS}
+    settings = settings_of(model, given, read)
+    model = _ending(model, settings)
+    options = {**settings.wishes._asdict(), "seed": seed, "on_token": on_token}
+    new = generate(model, model._read(rows).writer, settings.limit, **options)
+    return InputKind(is_text(prompt), is_single(prompt)).answer(model, new, settings.wishes.stop)
+
+
+def _ending(model: Model, settings: Settings) -> Model:
+    """Return the model, with other end tokens if they are asked for."""
+    if settings.end != model.end:
+        model = copy.copy(model)
+        model.end = settings.end
+    return model
+
+
+def _arrays(
+    model: Model,
+    input_ids: Any,
+    attention_mask: Any,
+    given: dict[str, Any],
+    seed: int,
+    on_token: Any,
 ) -> Array:
     """Continue padded rows and return what transformers returns.
 
@@ -119,8 +169,6 @@ def generate_arrays(
     ----------
     input_ids, attention_mask
         (batch, length), of any library: token ids, padded on either side, and 1 for real ones.
-    given, seed, on_token
-        Keywords as in `settings_of`, and two of `Model.generate`.
 
     Returns
     -------
@@ -137,9 +185,7 @@ def generate_arrays(
     settings = settings_of(model, given, first.shape[1])
     real = _real(ids, attention_mask, given, settings)
     rows = [row[flags].tolist() for row, flags in zip(ids, real, strict=True)]
-    if settings.end != model.end:
-        model = copy.copy(model)
-        model.end = settings.end
+    model = _ending(model, settings)
     new = _new_tokens(model, rows, settings, seed, on_token)
     table = np.full((len(ids), max(map(len, new))), settings.pad, dtype=np.int64)
     for number, row in enumerate(new):

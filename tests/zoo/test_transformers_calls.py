@@ -156,6 +156,10 @@ def test_arrays_that_do_not_fit_are_refused(folder):
         model.generate(input_ids=[[1, 2]], attention_mask=[[0, 0]])
     with pytest.raises(at.ConfigError, match="both a prompt and input_ids"):
         model.generate([1], input_ids=[[1, 2]])
+    with pytest.raises(at.ConfigError, match="neither a prompt nor input_ids"):
+        model.generate(do_sample=False)
+    with pytest.raises(at.ConfigError, match="attention_mask without input_ids"):
+        model.generate([1], attention_mask=[[1]])
 
 
 def test_encoder_decoders_return_their_start_token_first(tmp_path, randomised):
