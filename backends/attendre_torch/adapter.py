@@ -14,7 +14,7 @@ from attendre_core import numba_kernels
 from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection, sums
 from attendre_core.errors import ConfigError
-from attendre_torch import kernels
+from attendre_torch import heads, kernels
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
@@ -52,6 +52,7 @@ def backend() -> Backend:
             "logits": parts.logits,
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
+            "over_heads": heads.over_heads,
             "rms_norm": kernels.rms_norm,
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,
