@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Shard, distribute_tensor
@@ -23,13 +22,11 @@ from attendre_torch.trainable import TrainableModel
 
 __all__ = ["HeadParallel", "check_divisible", "group_of", "shard_heads"]
 
-Module = TypeVar("Module", bound=nn.Module)
-
 #: Linear maps of a layer of the zoo that are split by outputs, and by inputs.
 _BY_OUTPUT, _BY_INPUT = ("q", "k", "v", "gate", "up"), ("out", "down")
 
 
-def shard_heads(module: Module, mesh: DeviceMesh) -> Module:
+def shard_heads(module: Any, mesh: DeviceMesh) -> Any:
     """Spread the heads of a module over processes, in place.
 
     Every `AttendreAttention` inside the module is split as `HeadParallel` says. A `TrainableModel`
