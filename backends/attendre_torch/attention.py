@@ -25,7 +25,7 @@ from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig, preset
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.chunks import read_in_chunks
-from attendre_torch.fsdp import like_forward
+from attendre_torch.fsdp import check_scores, like_forward
 from attendre_torch.heads import HeadGroup, check_agreement, head_group
 from attendre_torch.states import detach, make_known
 
@@ -374,6 +374,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     def _step(
         self, given: Chunk, state: LayerState, donate: bool
     ) -> tuple[AttentionOutput, LayerState]:
+        check_scores("AttendreAttention", state)
         x, group = given.query, self._group()
         kind = state.kv.key.dtype
         chunk = given._replace(

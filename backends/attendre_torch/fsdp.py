@@ -1,4 +1,4 @@
-"""Methods that `fully_shard` treats like ``forward``: parameters are gathered before they run."""
+"""What `fully_shard` does around ``forward``: for other methods, too, and not to scores."""
 
 from __future__ import annotations
 
@@ -6,9 +6,19 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any, TypeVar
 
-__all__ = ["like_forward"]
+import torch
+
+from attendre_core.errors import DTypeError
+from attendre_core.layer.records import LayerState
+
+__all__ = ["check_scores", "is_sharded", "like_forward"]
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+def is_sharded(module: Any) -> bool:
+    """Whether ``fully_shard`` was applied to a module: it gives it a class with this method."""
+    return hasattr(module, "set_reshard_after_forward")
 
 
 def like_forward(method: F) -> F:
@@ -21,8 +31,7 @@ def like_forward(method: F) -> F:
 
     @wraps(method)
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # fully_shard changes the class of a module to one that has this method.
-        if hasattr(self, "set_reshard_after_forward") and name not in self.__dict__:
+        if is_sharded(self) and name not in self.__dict__:
             from torch.distributed.fsdp import register_fsdp_forward_method
 
             register_fsdp_forward_method(self, name)
@@ -30,3 +39,14 @@ def like_forward(method: F) -> F:
         return method(self, *args, **kwargs)
 
     return call  # type: ignore[return-value]
+
+
+def check_scores(where: str, state: LayerState) -> None:
+    """Raise if scores have been cast to half precision, in which sums of attention get lost."""
+    kind = state.kv.score.dtype
+    if kind in (torch.bfloat16, torch.float16):
+        raise DTypeError(
+            f"{where}: the scores of the state are {str(kind).removeprefix('torch.')}, expected "
+            "float32. With mixed precision, fully_shard casts everything that it hands on: use "
+            "MixedPrecisionPolicy(..., cast_forward_inputs=False)."
+        )

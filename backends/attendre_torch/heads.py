@@ -101,11 +101,9 @@ def head_group(group: Any) -> Iterator[None]:
     --------
     One process that holds all heads, which is a group of its own:
 
-    >>> import tempfile
     >>> import torch.distributed as dist
     >>> import attendre_core as at
-    >>> file = tempfile.NamedTemporaryFile()
-    >>> dist.init_process_group("gloo", init_method=f"file://{file.name}", rank=0, world_size=1)
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> layer = at.AttendreLayer(at.KeyValueMemory(8, at.LFA()))
     >>> chunk = at.Chunk(*torch.ones(3, 1, 4, 2, 16))
     >>> with head_group(dist.group.WORLD):

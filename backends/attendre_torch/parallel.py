@@ -54,11 +54,10 @@ def shard_heads(module: Any, mesh: DeviceMesh) -> Any:
 
     Examples
     --------
-    >>> import tempfile
+    >>> import torch
     >>> import torch.distributed as dist
     >>> from torch.distributed.device_mesh import init_device_mesh
-    >>> file = tempfile.NamedTemporaryFile()
-    >>> dist.init_process_group("gloo", init_method=f"file://{file.name}", rank=0, world_size=1)
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     >>> attention = AttendreAttention(dim=32, heads=4, memory=16)
     >>> attention = shard_heads(attention, init_device_mesh("cpu", (1,)))
     >>> out, state = attention(torch.ones(2, 8, 32))

@@ -282,11 +282,12 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
                 hint="It counts chunks; None never cuts.",
             )  # fmt: skip
         valid = flags("input_ids", tokens, mask)
-        return TrainingPass(self.reading_part, self.memory, tokens, valid, self._dtype)
+        return TrainingPass(self.reading_part, self.memory, tokens, valid)
 
     def _read(self, reading: TrainingPass, chunks: list[Any], last: bool) -> list[Piece]:
         params, blocks = self._reading()
-        return reading.read(self._stack(reading.length), params, blocks, chunks, last)
+        stack = self._stack(reading.length)
+        return reading.read(stack, params, blocks, chunks, last, self._dtype)
 
     def _stack(self, length: int) -> Stack:
         model, memory = self._model, cast(MemoryConfig, self.memory)

@@ -14,6 +14,7 @@ from attendre_core.layer.block import Block, step_block
 from attendre_core.layer.records import LayerState
 from attendre_core.zoo.architectures.base import Params, Part
 from attendre_torch.autocast import with_autocast_of, without_autocast
+from attendre_torch.fsdp import check_scores
 from attendre_torch.heads import HeadGroup, check_agreement, head_group
 from attendre_torch.weights import LayerWeights
 
@@ -134,6 +135,7 @@ def _run(
     *arrays: Any,
     **settings: Any,
 ) -> Any:
+    check_scores("TrainableModel", state)
     exact = _Autocast(block, state.kv.key)
     with without_autocast(state.kv.key), head_group(block.group):
         result = function(layer, exact, state, *arrays, **settings)

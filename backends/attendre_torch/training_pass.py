@@ -33,19 +33,15 @@ class TrainingPass:
         Settings of the memories.
     tokens, valid
         (batch, length).
-    dtype
-        Of the states.
     """
 
-    def __init__(
-        self, part: Part, memory: MemoryConfig, tokens: Tensor, valid: Tensor, dtype: torch.dtype
-    ) -> None:
+    def __init__(self, part: Part, memory: MemoryConfig, tokens: Tensor, valid: Tensor) -> None:
         self._part, self._memory = part, memory
         tokens, valid, place = compacted(tokens, valid)
         position = torch.cumsum(valid, dim=1, dtype=torch.int32) - 1
         position = torch.where(valid, position, torch.zeros_like(position))
         self.length = tokens.shape[1]
-        self._input, self._dtype = (tokens, position, valid, place), dtype
+        self._input = (tokens, position, valid, place)
         self._state: Any = None
 
     def groups(self, every: int | None) -> Iterator[tuple[list[Any], bool]]:
@@ -57,18 +53,24 @@ class TrainingPass:
             yield list(islice(rest, count)), end >= len(chunks)
 
     def read(
-        self, stack: Stack, params: Params, blocks: Sequence[Any], chunks: list[Any], last: bool
+        self,
+        stack: Stack,
+        params: Params,
+        blocks: Sequence[Any],
+        chunks: list[Any],
+        last: bool,
+        dtype: torch.dtype,
     ) -> list[Piece]:
         """Read chunks, and after the ``last`` ones let waiting queries attend.
 
-        No gradient flows into what was read by an earlier call.
+        No gradient flows into what was read by an earlier call. States are made in ``dtype``.
         """
         tokens, _, _, place = self._input
         if self._state is None:
             part = self._part
             self._state = stack.init(
                 batch=tokens.shape[0], heads=part.heads, kv_heads=part.kv_heads,
-                head_dim=part.head_dim, carry_dim=part.dim, xp="torch", dtype=self._dtype,
+                head_dim=part.head_dim, carry_dim=part.dim, xp="torch", dtype=dtype,
                 device=tokens.device, metadata=(place[:, :1],), chunk=self._memory.chunk,
             )  # fmt: skip
         state, outputs = detach(self._state), []

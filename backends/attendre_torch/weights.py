@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
 
 from attendre_core.tree import tree_map
+from attendre_torch.fsdp import is_sharded
 
 __all__ = ["LayerWeights", "Weights"]
 
@@ -101,7 +103,12 @@ class LayerWeights:
 
     def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
         """Call a function as the ``forward`` of this layer's module."""
-        return self._home(function, *args, **kwargs)
+        if not is_sharded(self._home):
+            return self._home(function, *args, **kwargs)
+        with warnings.catch_warnings():
+            # States are views. Nothing writes into them while gradients are recorded.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+            return self._home(function, *args, **kwargs)
 
 
 class _Home(nn.Module):  # type: ignore[misc]

@@ -39,6 +39,7 @@ CHECKS = [
     "model_checks:models_that_cannot_be_spread",
     "model_checks:sharded_parameters",
     "model_checks:sharded_attention",
+    "model_checks:mixed_precision",
     "model_checks:data_parallel",
 ]
 TRANSFORMERS = ["model_checks:caches_of_transformers"]

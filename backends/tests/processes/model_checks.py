@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 from head_checks import attention, by_process, chunks, mesh, read
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import attendre_core as at
@@ -174,6 +175,29 @@ def sharded_attention(folder: Path) -> None:
             torch.testing.assert_close(found.grad.full_tensor(), want.grad, rtol=1e-4, atol=1e-6)
 
 
+def mixed_precision(folder: Path) -> None:
+    """Parameters are gathered in bfloat16; scores stay float32, or it is an error."""
+
+    def policy(cast: bool) -> Any:
+        return MixedPrecisionPolicy(param_dtype=torch.bfloat16, cast_forward_inputs=cast)
+
+    def spread(cast: bool) -> Any:
+        made = model()
+        for layer in made.weights.layers.children():
+            fully_shard(layer, mesh=mesh(), mp_policy=policy(cast))
+        return fully_shard(made, mesh=mesh(), mp_policy=policy(cast))
+
+    tokens, mask = batch()
+    for way in WAYS:
+        want, found = way(model(), tokens, mask), way(spread(False), tokens, mask)
+        torch.testing.assert_close(found.float(), want, rtol=3e-2, atol=3e-2, msg=way.__name__)
+    with pytest.raises(at.DTypeError, match="scores.*bfloat16.*cast_forward_inputs=False"):
+        loss_of_forward(spread(True), tokens, mask)
+    module = fully_shard(attention(), mesh=mesh(), mp_policy=policy(True))
+    with pytest.raises(at.DTypeError, match="scores.*bfloat16.*cast_forward_inputs=False"):
+        read(module, chunks())
+
+
 def heads_and_parameters(folder: Path) -> None:
     """FSDP over one dimension of the mesh, heads over the other."""
     across = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
@@ -223,3 +247,23 @@ def caches_of_transformers(folder: Path) -> None:
     dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(path)
+    _sharded_model_of_transformers(one, tokens)
+
+
+def _sharded_model_of_transformers(one: Any, tokens: torch.Tensor) -> None:
+    """FSDP around the layers of a model: the cache trains and writes the same."""
+    spread = copy.deepcopy(one)
+    for layer in spread.model.layers:
+        fully_shard(layer, mesh=mesh())
+    fully_shard(spread, mesh=mesh())
+    said = []
+    for module in (one, spread):
+        cache = AttendreCache(module, "LRA-sum+softmax:16")
+        loss = module(tokens, labels=tokens, past_key_values=cache).loss
+        loss.backward()
+        cache = AttendreCache(module, "LRA-sum+softmax:16")
+        options = {"past_key_values": cache, "max_new_tokens": 8, "do_sample": False}
+        gradient = whole(module.model.layers[0].self_attn.k_proj.weight.grad)
+        said.append((module.generate(tokens, **options).tolist(), loss, gradient))
+    assert said[0][0] == said[1][0]
+    torch.testing.assert_close(said[1][1:], said[0][1:], rtol=1e-4, atol=1e-7)
