@@ -251,8 +251,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
                 "late, so they do not belong to x. Call run(x) for a whole sequence, or step(x, "
                 "state, carry=x), which returns the positions of the outputs, and flush at the end."
             )
-        out, state = self._advance(
-            x, state, position=position, valid=valid, document=document, donate=donate
+        out, state = AttendreAttention.step.plain(  # type: ignore[attr-defined]
+            self, x, state, position=position, valid=valid, document=document, donate=donate
         )
         return out.x, state
 
@@ -278,23 +278,6 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         metadata
             Any nested tensors (batch, seq, ...), which come out with their query.
         """
-        return self._advance(
-            x, state, carry=carry, position=position, valid=valid, document=document,
-            metadata=metadata, donate=donate,
-        )  # fmt: skip
-
-    def _advance(
-        self,
-        x: Tensor,
-        state: LayerState | None,
-        *,
-        carry: Tensor | None = None,
-        position: Tensor | None = None,
-        valid: Tensor | None = None,
-        document: Tensor | None = None,
-        metadata: Any = None,
-        donate: bool = False,
-    ) -> tuple[AttentionOutput, LayerState]:
         self._check(x, state)
         if state is None:
             state = self.init_state(

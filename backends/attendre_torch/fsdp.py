@@ -26,6 +26,7 @@ def like_forward(method: F) -> F:
 
     FSDP gathers parameters before ``forward`` and frees them afterwards, and does the same for
     methods that are registered. This registers the method when it is called for the first time.
+    ``forward`` itself calls the method without that, as ``.plain``.
     """
     name = method.__name__
 
@@ -38,6 +39,7 @@ def like_forward(method: F) -> F:
             return self.__dict__[name](*args, **kwargs)
         return method(self, *args, **kwargs)
 
+    call.plain = method  # type: ignore[attr-defined]
     return call  # type: ignore[return-value]
 
 
