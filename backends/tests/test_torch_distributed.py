@@ -39,11 +39,10 @@ CHECKS = [
     "model_checks:models_that_cannot_be_spread",
     "model_checks:sharded_parameters",
     "model_checks:sharded_attention",
-    "model_checks:mixed_precision",
     "model_checks:data_parallel",
 ]
 TRANSFORMERS = ["model_checks:caches_of_transformers"]
-LONG = ["model_checks:more_sharded_parameters"]
+LONG = ["model_checks:more_sharded_parameters", "model_checks:mixed_precision"]
 FOUR = ["model_checks:heads_and_parameters"]
 
 
