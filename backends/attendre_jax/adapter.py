@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendre_core.backend import Backend
-from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, half, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, half, kernels, retrieval, sums, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -45,7 +44,7 @@ def backend() -> Backend:
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
-            "sum_logits": _sum_logits,
+            "sum_logits": sums.sum_logits,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,
@@ -58,11 +57,6 @@ def backend() -> Backend:
 def _attend(pairs: Pairs, value: jax.Array) -> jax.Array:
     kernel = half.attend if len(pairs.terms) == 1 else clamped.attend
     return kernel(pairs, value)
-
-
-def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
-    kernel = sums.sum_logits if len(pairs.terms) == 1 else clamped.sum_logits
-    return kernel(pairs, weight)
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:
