@@ -22,8 +22,9 @@ from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.state import KeyValueState
 from attendre_core.ops.heads import over_heads as _pooled
+from attendre_core.policies import Policy
 
-__all__ = ["HeadGroup", "check_agreement", "head_group", "over_heads"]
+__all__ = ["HeadGroup", "check_agreement", "current_group", "head_group", "over_heads"]
 
 
 @dataclass(frozen=True)
@@ -62,12 +63,15 @@ class HeadGroup:
 
     def reduced(self, x: Tensor, how: str) -> Tensor:
         """Return the ``"sum"`` or ``"max"`` over the processes, the same bits on each of them."""
-        from torch.distributed import _functional_collectives as functional
+        return all_reduced(x, how, self.name)
 
-        found: Tensor = functional.wait_tensor(
-            functional.all_reduce(x.contiguous(), how, self.name)
-        )
-        return found
+
+def all_reduced(x: Tensor, how: str, name: str) -> Tensor:
+    """Return the ``"sum"`` or ``"max"`` over the processes of a group."""
+    from torch.distributed import _functional_collectives as functional
+
+    found: Tensor = functional.wait_tensor(functional.all_reduce(x.contiguous(), how, name))
+    return found
 
 
 _GROUP: ContextVar[HeadGroup | None] = ContextVar("head_group", default=None)
@@ -75,10 +79,16 @@ _GROUP: ContextVar[HeadGroup | None] = ContextVar("head_group", default=None)
 _TRACED: list[HeadGroup] = []
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
-def _around() -> HeadGroup | None:
-    """Return the group of the context in which a trace, or eager code, runs."""
+def current_group() -> HeadGroup | None:
+    """Return the group of the `head_group` around this call."""
     return _GROUP.get()
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _name_and_size() -> tuple[str, int]:
+    """Return those of the group around this call, or around the trace; no name if there is none."""
+    group = _GROUP.get()
+    return ("", 1) if group is None else (group.name, group.size)
 
 
 @contextmanager
@@ -90,7 +100,8 @@ def head_group(group: Any) -> Iterator[None]:
     is ranked: one all-reduce of (batch, slots) numbers per step, and nothing else. With
     ``per_head=True`` each K/V head decides for itself, and nothing is exchanged.
     `AttendreAttention` and `TrainableModel` do this by themselves once their heads are spread
-    (`shard_heads`).
+    (`shard_heads`). It applies to this thread or task only; functions that were compiled outside
+    of the block, except by `compiled_step`, are not affected.
 
     Parameters
     ----------
@@ -137,16 +148,19 @@ def head_group(group: Any) -> Iterator[None]:
 
 def over_heads(x: Tensor, how: str = "sum", *, per_head: bool = False) -> Any:
     """Combine the heads of this process, then, in a `head_group`, those of all processes."""
-    group = _TRACED[-1] if torch.compiler.is_compiling() and _TRACED else _around()
-    if group is None or per_head:
+    if torch.compiler.is_compiling() and _TRACED:
+        name, size = _TRACED[-1].name, _TRACED[-1].size
+    else:
+        name, size = _name_and_size()
+    if not name or per_head:
         return NotImplemented
     plain: Any = _pooled.plain  # type: ignore[attr-defined]
     own = plain(x, how)
     if how == "any":
-        return group.reduced(own.to(torch.uint8), "max") != 0
+        return all_reduced(own.to(torch.uint8), "max", name) != 0
     if how == "mean":
-        return group.reduced(own, "sum") / group.size
-    return group.reduced(own, how)
+        return all_reduced(own, "sum", name) / size
+    return all_reduced(own, how, name)
 
 
 def check_agreement(group: HeadGroup | None, memory: KeyValueMemory, state: KeyValueState) -> None:
@@ -161,8 +175,7 @@ def check_agreement(group: HeadGroup | None, memory: KeyValueMemory, state: KeyV
         On all processes alike.
     """
     policy = memory.policy
-    known = type(policy).__module__.startswith("attendre_core.policies.")
-    if group is None or known or memory.per_head or torch.compiler.is_compiling():
+    if group is None or memory.per_head or torch.compiler.is_compiling() or _is_known(policy):
         return
     bits = state.score.detach().to(torch.float32).contiguous().view(torch.int32)
     own = bits.to(torch.int64) * 2**32 + (state.arrival.to(torch.int64) + 2**31)
@@ -175,3 +188,9 @@ def check_agreement(group: HeadGroup | None, memory: KeyValueMemory, state: KeyV
             "attendre_core.ops.over_heads, and compute enter and priority from what is the same "
             "on all heads. Or decide per head: KeyValueMemory(..., per_head=True)."
         )
+
+
+def _is_known(policy: Policy) -> bool:
+    """Whether a policy is of this package, and so is its rule for new entries."""
+    rules = (policy, getattr(policy, "initial", policy))
+    return all(type(x).__module__.startswith("attendre_core.policies.") for x in rules)

@@ -42,7 +42,11 @@ CHECKS = [
     "model_checks:data_parallel",
 ]
 TRANSFORMERS = ["model_checks:caches_of_transformers"]
-LONG = ["model_checks:more_sharded_parameters", "model_checks:mixed_precision"]
+LONG = [
+    "head_checks:compiled_layers_in_a_group",
+    "model_checks:more_sharded_parameters",
+    "model_checks:mixed_precision",
+]
 FOUR = ["model_checks:heads_and_parameters"]
 
 

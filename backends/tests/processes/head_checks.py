@@ -17,8 +17,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import attendre_core as at
 from attendre_core.ops import over_heads
-from attendre_torch import AttendreAttention, HeadParallel, head_group, shard_heads
-from attendre_torch.heads import HeadGroup
+from attendre_torch import (
+    AttendreAttention,
+    HeadParallel,
+    compiled_step,
+    head_group,
+    heads,
+    shard_heads,
+)
 
 SIZE, CHUNK, DIM, BATCH = 16, 8, 32, 2
 #: Policies and options, by name.
@@ -105,7 +111,7 @@ def same_entries_as_one_process(folder: Path) -> None:
         for before, after in zip(kept, own, strict=True):
             one = own_heads if per_head else lambda x: x
             assert torch.equal(after.kv.position, one(before.kv.position)), name
-            torch.testing.assert_close(after.kv.score, one(before.kv.score), rtol=1e-5, atol=1e-4)
+            torch.testing.assert_close(after.kv.score, one(before.kv.score), rtol=1e-5, atol=1e-5)
             torch.testing.assert_close(after.kv.key, own_heads(before.kv.key))
             if not per_head:  # the same bits everywhere: no process can decide otherwise
                 assert len({x.numpy().tobytes() for x in by_process(after.kv.score)}) == 1, name
@@ -153,7 +159,7 @@ def one_small_all_reduce_per_step(folder: Path) -> None:
 
 def without_the_all_reduce_processes_disagree(folder: Path) -> None:
     """The comparison above can fail: this is what happens if scores are not combined."""
-    with torch.no_grad(), patch.object(HeadGroup, "reduced", lambda group, x, how: x):
+    with torch.no_grad(), patch.object(heads, "all_reduced", lambda x, how, name: x):
         _, own = read(shard_heads(attention(policy=at.LFA()), mesh()), chunks())
     positions = by_process(own[-1].kv.position)
     assert any(not torch.equal(positions[0], other) for other in positions[1:])
@@ -183,9 +189,17 @@ class LongKeys(at.Policy):
         return stored.key.square().sum(dim=(1, 3))
 
 
+@dataclass(frozen=True)
+class LongKeysFirst:
+    """Lets new entries start with a score from their keys."""
+
+    def score(self, stored: Any, new: Any) -> Any:
+        return new.key.square().mean(dim=(1, 3))
+
+
 def policies_that_see_one_process_are_refused(folder: Path) -> None:
     xs = chunks()
-    for policy in (ByHand(), LongKeys()):
+    for policy in (ByHand(), LongKeys(), at.LFA(initial=LongKeysFirst())):
         with pytest.raises(at.ConfigError, match="do not agree on its scores.*over_heads"):
             read(shard_heads(attention(policy=policy), mesh()), xs)
     with torch.no_grad():
@@ -194,9 +208,17 @@ def policies_that_see_one_process_are_refused(folder: Path) -> None:
     assert torch.equal(own[-1].kv.position, kept[-1].kv.position)
 
 
-def plain_layers_in_a_group(folder: Path) -> None:
+def compiled_layers_in_a_group(folder: Path) -> None:
+    """`compiled_step` has a program of its own for each group."""
+    layer = at.AttendreLayer(at.KeyValueMemory(SIZE, at.LFA()), causal=True)
+    step = compiled_step(layer, backend="aot_eager", donate=False)
+    plain_layers_in_a_group(folder, step)
+
+
+def plain_layers_in_a_group(folder: Path, step: Any = None) -> None:
     """A layer of the core, with the heads of this process, inside of `head_group`."""
     layer = at.AttendreLayer(at.KeyValueMemory(SIZE, at.LFA()), causal=True)
+    step = layer.step if step is None else step
     draw = torch.Generator().manual_seed(2)
     given = [
         at.Chunk(*(torch.randn(BATCH, CHUNK, heads, 4, generator=draw) for heads in (8, 4, 4)))
@@ -204,10 +226,10 @@ def plain_layers_in_a_group(folder: Path) -> None:
     ]
     one, own = layer.init(like=given[0]), None
     for chunk in given:
-        one, want = layer.step(one, chunk)
+        one, want = step(one, chunk)
         mine = at.Chunk(*(own_heads(x, 2) for x in chunk[:3]))
         with head_group(dist.group.WORLD):
-            own, found = layer.step(layer.init(like=mine) if own is None else own, mine)
+            own, found = step(layer.init(like=mine) if own is None else own, mine)
         torch.testing.assert_close(found.value, own_heads(want.value, 2), rtol=1e-5, atol=1e-5)
         assert torch.equal(own.kv.position, one.kv.position)
 

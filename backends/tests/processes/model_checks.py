@@ -14,6 +14,7 @@ import torch.distributed as dist
 from head_checks import attention, by_process, chunks, mesh, read
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
 import attendre_core as at
@@ -228,22 +229,29 @@ def caches_of_transformers(folder: Path) -> None:
     dist.barrier()
     over = DistributedConfig(tp_size=dist.get_world_size())
     spread = transformers.LlamaForCausalLM.from_pretrained(path, distributed_config=over).eval()
+    old = transformers.LlamaForCausalLM.from_pretrained(path, tp_plan="auto")
+    assert AttendreCache(old, "MT:16").memories[0].head_group.size == dist.get_world_size()
+    by_hand, plan = copy.deepcopy(one), {"model.layers.*.self_attn.o_proj": RowwiseParallel()}
+    for name in "qkv":
+        plan[f"model.layers.*.self_attn.{name}_proj"] = ColwiseParallel()
+    parallelize_module(by_hand, mesh(), plan)
     tokens = torch.arange(60)[None] * 7 % VOCABULARY
     for memory in ("LRA-sum+softmax:16", "LFU+k=4:16", "H2O:16"):
         written, held = [], []
-        for module in (one, spread):
+        for module in (one, by_hand, spread):
             cache = AttendreCache(module, memory)
             options = {"max_new_tokens": 12, "do_sample": False}
             written.append(module.generate(tokens, past_key_values=cache, **options).tolist())
             held.append(cache.memories[1].state.kv)
-        assert written[0] == written[1], memory
-        if held[0].position.ndim == 2:
-            assert torch.equal(held[0].position, held[1].position), memory
-        assert held[1].key.shape[1] == 4 // dist.get_world_size()
+        assert written[0] == written[1] == written[2], memory
+        for own in held[1:]:
+            assert own.key.shape[1] == 4 // dist.get_world_size()
+            if own.position.ndim == 2:
+                assert torch.equal(held[0].position, own.position), memory
         file = folder / f"cache-{dist.get_rank()}.safetensors"
         cache.save(file)
         again = AttendreCache(spread, memory).restore(file)
-        assert torch.equal(again.memories[1].state.kv.key, held[1].key)
+        assert torch.equal(again.memories[1].state.kv.key, held[2].key)
     dist.barrier()
     if dist.get_rank() == 0:
         shutil.rmtree(path)
