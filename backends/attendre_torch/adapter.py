@@ -15,7 +15,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import flex, kernels, sums
+from attendre_torch import flex, heads, kernels, sums
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
@@ -53,6 +53,7 @@ def backend() -> Backend:
             "logits": parts.logits,
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
+            "over_heads": heads.over_heads,
             "rms_norm": kernels.rms_norm,
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,

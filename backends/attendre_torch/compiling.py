@@ -10,6 +10,7 @@ import torch
 
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
+from attendre_torch.heads import current_group
 
 __all__ = ["compiled_step"]
 
@@ -68,6 +69,7 @@ def compiled_step(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled(chunk.query.device.type),
+            current_group(),
         )
         program = programs.get(kind)
         if program is None:

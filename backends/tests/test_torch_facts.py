@@ -133,6 +133,7 @@ def test_public_names_are_pinned_and_documented():
         "AttendreAttention",
         "AttendreCache",
         "AttentionOutput",
+        "HeadParallel",
         "Segment",
         "Streaming",
         "TrainableModel",
@@ -143,6 +144,8 @@ def test_public_names_are_pinned_and_documented():
         "compiled_step",
         "detach",
         "from_transformers",
+        "head_group",
+        "shard_heads",
     ]
     for name in attendre_torch.__all__:
         assert getattr(attendre_torch, name).__doc__, f"attendre_torch.{name} has no docstring"
