@@ -26,7 +26,6 @@ from attendre_core.layer.spec import LayerSpec
 from attendre_core.layer.trace import StepTrace, trace_step
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
-from attendre_core.ops.counting import running_count
 from attendre_core.tree import tree_map
 
 __all__ = ["AttendreLayer"]
@@ -37,7 +36,7 @@ class _Waiting(NamedTuple):
 
     data: Any
     position: Array
-    valid: Array
+    valid: Array | None
 
 
 @dataclass(frozen=True)
@@ -122,7 +121,11 @@ class AttendreLayer(LayerSpec):
         record = None
         if self.trace:
             kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
-            place = (chunk.position, chunk.valid)
+            xp = backend_of(chunk.key).xp
+            valid = (
+                xp.ones_like(chunk.position, dtype=xp.bool) if chunk.valid is None else chunk.valid
+            )
+            place = (chunk.position, valid)
             record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
             kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
@@ -195,15 +198,13 @@ class AttendreLayer(LayerSpec):
             )
 
     def _placed(self, state: LayerState, chunk: Chunk) -> Chunk:
-        """Fill in positions and validity where the caller gave none."""
-        valid = checks.flags(
-            "AttendreLayer.step", "valid", chunk.valid, tuple(chunk.key.shape[:2]), chunk.key,
-            default=True,
-        )  # fmt: skip
-        position = chunk.position
-        if position is None:
-            position = state.kv.clock[:, None] + running_count(valid) - 1
-        return chunk._replace(position=position, valid=valid)
+        """Fill in positions where the caller gave none."""
+        if chunk.valid is not None:
+            lead = (chunk.key.shape[0], chunk.key.shape[1])
+            checks.flags("AttendreLayer.step", "valid", chunk.valid, lead, chunk.key, default=True)
+        if chunk.position is not None:
+            return chunk
+        return chunk._replace(position=checks.numbered(state.kv.clock, chunk.valid, chunk.key))
 
     def _wait(self, state: LayerState, chunk: Chunk) -> tuple[DataOnlyState | None, _Waiting]:
         """Exchange the chunk's queries for those that have waited long enough."""
@@ -228,11 +229,12 @@ class AttendreLayer(LayerSpec):
         record: StepTrace | None,
     ) -> tuple[KeyValueState, LayerOutput]:
         query, carry, document, metadata = waiting.data
+        valid = waiting.valid
         kv, value = self.kv_memory.attend(
             kv,
             query,
             waiting.position,
-            waiting.valid,
+            valid,
             self.top_k,
             self.causal,
             encoding=self.encoding,
@@ -240,9 +242,10 @@ class AttendreLayer(LayerSpec):
             policy_params=policy_params,
             document=document,
         )
-        return kv, LayerOutput(
-            value, carry, waiting.position, waiting.valid, document, metadata, record
-        )
+        if valid is None:
+            xp = backend_of(query).xp
+            valid = xp.ones_like(waiting.position, dtype=xp.bool)
+        return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 
     def empty_queue(
         self,

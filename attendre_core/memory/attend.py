@@ -78,6 +78,7 @@ def read(
     checks.query_heads(where, query, batch, heads, dim)
     checks.same_dtype(where, "query", query, state.key.dtype)
     count = query.shape[1]
+    full = valid is None
     valid = checks.flags(where, "valid", valid, (batch, count), query, default=True)
     if position is None:
         position = state.clock[:, None] - count + numbers(count, query)
@@ -88,7 +89,9 @@ def read(
         )  # fmt: skip
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
-    usable = valid & finite
+    usable, broken = finite, ~finite
+    if not full:
+        usable, broken = valid & usable, valid & broken
     # Sums of logits would overflow in half precision: logits are computed in float32.
     exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     scale = dim**-0.5 if scale is None else scale
@@ -114,7 +117,7 @@ def read(
         pairs, value, position, Stored(*state[:10], state.policy_state, policy_params),
         state.latest_query, lambda: rows / scale, top_k, passes,
     )  # fmt: skip
-    return Reading(attention, pairs, value, usable, valid & ~finite, query.dtype)
+    return Reading(attention, pairs, value, usable, broken, query.dtype)
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:
