@@ -1,8 +1,9 @@
 """The Numba kernels for tensors, in eager code and, for top-K attention, inside ``torch.compile``.
 
 They access a tensor's memory through NumPy, so they work on the CPU, and only where no gradient is
-recorded; on an accelerator they call those of `attendre_torch.launches`. A compiled graph contains top-K attention as one opaque operation. An exported graph does
-not, because it may be loaded where Numba is not installed.
+recorded; on an accelerator they call those of `attendre_torch.launches`. A compiled graph contains
+top-K attention as one opaque operation. An exported graph does not, because it may be loaded where
+Numba is not installed.
 """
 
 from __future__ import annotations
