@@ -113,6 +113,19 @@ class AttendreLayer(LayerSpec):
         batch, heads, _, dim = state.kv.key.shape
         checks.heads(where, "key", chunk.key, (batch, None, heads, dim))
         self._warn_of_refusals(chunk)
+        given = (state, chunk, encoding_params, policy_params, donate)
+        run = backend_of(state.kv.key).run_step
+        found = NotImplemented if run is None else run(self, self._step, *given)
+        return self._step(*given) if found is NotImplemented else found
+
+    def _step(
+        self,
+        state: LayerState,
+        chunk: Chunk,
+        encoding_params: Any,
+        policy_params: Any,
+        donate: bool,
+    ) -> tuple[LayerState, LayerOutput]:
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
@@ -121,11 +134,7 @@ class AttendreLayer(LayerSpec):
         record = None
         if self.trace:
             kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
-            xp = backend_of(chunk.key).xp
-            valid = (
-                xp.ones_like(chunk.position, dtype=xp.bool) if chunk.valid is None else chunk.valid
-            )
-            place = (chunk.position, valid)
+            place = (chunk.position, _flags(chunk.position, chunk.valid))
             record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
             kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
@@ -242,9 +251,7 @@ class AttendreLayer(LayerSpec):
             policy_params=policy_params,
             document=document,
         )
-        if valid is None:
-            xp = backend_of(query).xp
-            valid = xp.ones_like(waiting.position, dtype=xp.bool)
+        valid = _flags(waiting.position, valid)
         return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 
     def empty_queue(
@@ -290,3 +297,9 @@ class AttendreLayer(LayerSpec):
         none = xp.zeros((batch, 0), dtype=xp.int32, device=device)
         value = xp.zeros((batch, 0, heads, dim), dtype=state.kv.value.dtype, device=device)
         return LayerOutput(value, None, none, none > 0, None, None, None)
+
+
+def _flags(position: Array, valid: Array | None) -> Array:
+    """Return which positions are valid; without flags, all are."""
+    xp = backend_of(position).xp
+    return xp.ones_like(position, dtype=xp.bool) if valid is None else valid

@@ -15,7 +15,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import flex, kernels, launches, sums
+from attendre_torch import compiling, flex, kernels, launches, sums
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
 from attendre_torch.transforms import transforms
@@ -37,6 +37,7 @@ def backend() -> Backend:
         from_numpy=_from_numpy,
         is_concrete=_is_concrete,
         compile=_compile,
+        run_step=compiling.run_step,
         share=_share,
         stop_gradient=torch.Tensor.detach,
         device_of=_device_of,

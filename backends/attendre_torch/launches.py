@@ -80,9 +80,7 @@ def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> T
     return start.masked_fill(number == 0, 0.0)[..., 0]
 
 
-def admit(
-    primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor
-) -> tuple[Tensor, Tensor]:
+def admit(primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor) -> Any:
     """Compare keys of both sides, which are made together; decline all but float32."""
     if primary.dtype != torch.float32:
         return NotImplemented
