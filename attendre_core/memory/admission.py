@@ -147,19 +147,21 @@ def rank(
         # Below both tiers of protection; a NaN priority ranks lowest.
         primary = ops.bounded(priority, 0.5 * bound)
         order = ties.order(arrival) if isinstance(ties, RandomTies) else arrival
-    pinned, tiers = entries.pinned, []
-    if protect_recent:
-        first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
-        tiers.append(arrival >= first)
-        primary = ops.fill(primary, tiers[-1], bound)
+    pinned = entries.pinned
     if sinks:
         pinned = pinned | ((arrival < sinks) & (arrival >= 0))
     empty = ~entries.valid
+    by_arrival = [pinned, empty]
+    if protect_recent:
+        first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
+        recent = arrival >= first
+        primary = ops.fill(primary, recent, bound)
+        by_arrival.append(recent)
     primary = ops.fill(primary, pinned, float("inf"))
     primary = ops.fill(primary, empty, -float("inf"))
     if order is not arrival:
-        for by_arrival in (*tiers, pinned, empty):
-            order = xp.where(by_arrival, arrival, order)
+        for flags in by_arrival:
+            order = xp.where(flags, arrival, order)
     return Rank(primary, order)
 
 

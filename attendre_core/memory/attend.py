@@ -88,9 +88,8 @@ def read(
         )  # fmt: skip
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
-    usable, broken = finite, ~finite
-    if not full:
-        usable, broken = valid & usable, valid & broken
+    usable = finite if full else valid & finite
+    broken = ~finite if full else valid & ~finite
     scale = dim**-0.5 if scale is None else scale
     rows = wide(ops.grouped(query, heads)) * scale
     rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)

@@ -1,4 +1,4 @@
-"""Causal sums of logits without reading: those of the plain body, with no product of pairs."""
+"""Causal sums of logits without reading: no product of all pairs, the same sums."""
 
 import pytest
 

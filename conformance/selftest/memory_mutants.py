@@ -131,15 +131,15 @@ MEMORY_MUTANTS = (
     Mutant(
         "the clock counts padding",
         RANKING,
-        "state.clock + ops.count_true(valid, axis=1)",
-        "state.clock + key.shape[2]",
+        "state.clock + (key.shape[1] if full else ops.count_true(valid, axis=1))",
+        "state.clock + key.shape[1]",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "arrival numbers count padding",
         CHECKS,
-        "arrival = state.clock[:, None] + running_count(valid) - 1",
-        "arrival = state.clock[:, None] + running_count(valid | ~valid) - 1",
+        "arrival = numbered(state.clock, valid, key)",
+        "arrival = numbered(state.clock, None, key)",
         "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
@@ -152,7 +152,7 @@ MEMORY_MUTANTS = (
     Mutant(
         "padding queries score",
         ATTEND,
-        "usable = valid & finite",
+        "usable = finite if full else valid & finite",
         "usable = finite",
         f"{ORACLE}[lfa]",
     ),
@@ -239,10 +239,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "visible: the worst stays instead of a broken entry",
         ROOM,
-        "place = xp.where(broken, room - ops.running_count(broken),"
-        " ops.running_count(~broken) - 1)",
-        "place = xp.where(broken, ops.running_count(broken) - 1, room -"
-        " ops.running_count(~broken))",
+        "place = xp.where(broken, room, numbers(room, before)) - before",
+        "place = xp.where(broken, before, room - numbers(room, before) + before) - 1",
         "memory/test_nan.py::test_the_best_stays_instead_of_a_broken_one",
     ),
     Mutant(
@@ -306,7 +304,7 @@ MEMORY_MUTANTS = (
     Mutant(
         "broken queries are used",
         ATTEND,
-        "usable = valid & finite",
+        "usable = finite if full else valid & finite",
         "usable = valid",
         "memory/test_nan.py::test_broken_queries_score_nothing",
     ),
