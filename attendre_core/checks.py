@@ -384,15 +384,17 @@ def entries(
     heads(where, "value", value, (*lead, kv_heads, state.value.shape[3]))
     same_dtype(where, "key", key, state.key.dtype)
     same_dtype(where, "value", value, state.value.dtype)
-    arrival = numbered(state.clock, valid, key)
+    arrival, full = numbered(state.clock, valid, key), valid is None
     valid = flags(where, "valid", valid, lead, key, default=True)
     if position is None:
         position = arrival
     else:
         shape(where, "position", position, "batch, seq", lead, _ONE_EACH)
         position = positions(where, "position", position)
-    enter = valid & finite_rows(where, "key", key, valid, (0, 1))
+    enter = finite_rows(where, "key", key, valid, (0, 1))
     enter = enter & finite_rows(where, "value", value, valid, (0, 1))
+    if not full:
+        enter = valid & enter
     start = xp.zeros_like(valid, dtype=state.score.dtype)
     if score is not None:
         shape(where, "score", score, "batch, seq", lead, _ONE_EACH)

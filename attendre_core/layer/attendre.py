@@ -119,25 +119,21 @@ class AttendreLayer(LayerSpec):
         return self._step(*given) if found is NotImplemented else found
 
     def _step(
-        self,
-        state: LayerState,
-        chunk: Chunk,
-        encoding_params: Any,
-        policy_params: Any,
-        donate: bool,
+        self, state: LayerState, chunk: Chunk, *options: Any
     ) -> tuple[LayerState, LayerOutput]:
+        encoding_params, policy_params, donate = options
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
         entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
-        options = {"aux": document, "policy_params": policy_params}
+        more = {"aux": document, "policy_params": policy_params}
         record = None
         if self.trace:
-            kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
+            kv, evicted = self.kv_memory.insert(state.kv, *entries, **more)
             place = (chunk.position, _flags(chunk.position, chunk.valid))
             record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
-            kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
+            kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)
         return LayerState(kv, queue), output
 
@@ -209,7 +205,7 @@ class AttendreLayer(LayerSpec):
     def _placed(self, state: LayerState, chunk: Chunk) -> Chunk:
         """Fill in positions where the caller gave none."""
         if chunk.valid is not None:
-            lead = (chunk.key.shape[0], chunk.key.shape[1])
+            lead = chunk.key.shape[0], chunk.key.shape[1]
             checks.flags("AttendreLayer.step", "valid", chunk.valid, lead, chunk.key, default=True)
         if chunk.position is not None:
             return chunk
@@ -238,12 +234,11 @@ class AttendreLayer(LayerSpec):
         record: StepTrace | None,
     ) -> tuple[KeyValueState, LayerOutput]:
         query, carry, document, metadata = waiting.data
-        valid = waiting.valid
         kv, value = self.kv_memory.attend(
             kv,
             query,
             waiting.position,
-            valid,
+            waiting.valid,
             self.top_k,
             self.causal,
             encoding=self.encoding,
@@ -251,7 +246,7 @@ class AttendreLayer(LayerSpec):
             policy_params=policy_params,
             document=document,
         )
-        valid = _flags(waiting.position, valid)
+        valid = _flags(waiting.position, waiting.valid)
         return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 
     def empty_queue(

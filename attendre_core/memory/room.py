@@ -41,7 +41,7 @@ def make_room(
     stored = Stored(*state[:10], state.policy_state, params)
     lowest = ops.lowest(*ranked(memory, stored, state.clock), room)
     # Entries that may not enter are paired with the best of these slots.
-    broken = new.valid & ~new.enter
+    broken = ~new.enter if new.full else new.valid & ~new.enter
     before = ops.running_count(broken)
     place = xp.where(broken, room, numbers(room, before)) - before
     slot = ops.gather_slots(lowest, xp.astype(place, lowest.dtype), axis=lowest.ndim - 1)

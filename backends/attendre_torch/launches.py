@@ -137,9 +137,11 @@ def write_slots(
     axis: int,
     donate: bool = False,
 ) -> list[Tensor]:
-    """Gather, choose and scatter along the axis of slots, without flattening."""
+    """Gather, choose and scatter along the axis of slots; records of one size together."""
     lead = arrays[0].shape[:axis]
     index, write = kernels._aligned(index, lead), kernels._aligned(write, lead)
+    if len(arrays) > 2 and all(array.ndim == axis + 1 for array in arrays):
+        return _write_records(arrays, index, new, write)
     after = []
     for array, entries in zip(arrays, new, strict=True):
         rest = (1,) * (array.ndim - axis - 1)
@@ -149,4 +151,32 @@ def write_slots(
         in_place = donate and not kernels._recorded(array, entries)
         put = array.scatter_ if in_place else array.scatter
         after.append(put(axis, place, values))
+    return after
+
+
+#: Integers of the size of an element, as which records of several dtypes are written together.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _write_records(
+    arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor
+) -> list[Tensor]:
+    """Write into several (..., slots) arrays: append the entries, then take what each slot holds.
+
+    The results of one size of element are parts of one tensor.
+    """
+    slots, count = arrays[0].shape[-1], index.shape[-1]
+    entry = torch.arange(slots, slots + count, device=index.device)
+    held = torch.arange(slots, device=index.device).expand(arrays[0].shape)
+    source = held.scatter(-1, index, torch.where(write, entry, index))
+    after: list[Tensor] = list(arrays)
+    for size, bits in _BITS.items():
+        which = [i for i, array in enumerate(arrays) if array.dtype.itemsize == size]
+        if not which:
+            continue
+        parts = [x.view(bits) for i in which for x in (arrays[i], new[i])]
+        both = torch.cat(parts, dim=-1).unflatten(-1, (len(which), slots + count))
+        taken = both.movedim(-2, 0).gather(-1, source.expand(len(which), *source.shape))
+        for number, i in enumerate(which):
+            after[i] = taken[number].view(arrays[i].dtype)
     return after

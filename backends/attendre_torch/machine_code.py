@@ -81,7 +81,8 @@ def admit(
 ) -> tuple[Tensor, Tensor]:
     """Pair new entries with slots."""
     if launched(primary):
-        return launches.admit(primary, order, new_primary, new_order)
+        few: tuple[Tensor, Tensor] = launches.admit(primary, order, new_primary, new_order)
+        return few
     found: tuple[Tensor, Tensor] = _on_arrays(
         numba_kernels.admit, primary, order, new_primary, new_order
     )

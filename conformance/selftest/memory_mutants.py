@@ -138,15 +138,15 @@ MEMORY_MUTANTS = (
     Mutant(
         "arrival numbers count padding",
         CHECKS,
-        "arrival = numbered(state.clock, valid, key)",
-        "arrival = numbered(state.clock, None, key)",
+        "arrival, full = numbered(state.clock, valid, key), valid is None",
+        "arrival, full = numbered(state.clock, None, key), valid is None",
         "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
         "padding entries enter the memory",
         CHECKS,
-        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
-        'enter = ~valid | finite_rows(where, "key", key, valid, (0, 1))',
+        "enter = valid & enter\n",
+        "enter = ~valid | enter\n",
         f"{ORACLE}[scores]",
     ),
     Mutant(
@@ -297,8 +297,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "NaN guard removed: broken entries are stored",
         CHECKS,
-        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
-        "enter = valid",
+        'enter = finite_rows(where, "key", key, valid, (0, 1))',
+        "enter = valid == valid",
         "memory/test_nan.py::test_broken_entries_are_refused",
     ),
     Mutant(
