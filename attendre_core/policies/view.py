@@ -138,10 +138,13 @@ class Attention:
                 seen = xp.any(self.allowed, axis=(2, 3))
                 self._seen = seen if self.per_head else xp.any(seen, axis=1)
             else:
-                seen = self.stored.valid & self.along_slots(xp.any(self.valid, axis=-1))
+                # Without a valid query, no position is that early.
+                some = self.along_slots(
+                    self._present if pairs.causal else xp.any(self.valid, axis=-1)
+                )
                 if pairs.causal:
-                    seen = seen & (self.stored.position <= self.along_slots(self._present))
-                self._seen = seen
+                    some = self.stored.position <= some
+                self._seen = self.stored.valid & some
         return self._seen
 
     # ---------------------------------------------------------------- to compute scores

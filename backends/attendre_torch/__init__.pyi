@@ -3,6 +3,7 @@ from attendre_torch.attention import AttendreAttention as AttendreAttention
 from attendre_torch.attention import AttentionOutput as AttentionOutput
 from attendre_torch.cache.cache import AttendreCache as AttendreCache
 from attendre_torch.cache.cache import bounded as bounded
+from attendre_torch.compiling import compile_steps as compile_steps
 from attendre_torch.compiling import compiled_step as compiled_step
 from attendre_torch.heads import head_group as head_group
 from attendre_torch.hugging_face import TransformersModel as TransformersModel

@@ -141,6 +141,7 @@ def test_public_names_are_pinned_and_documented():
         "TransformersModel",
         "backend",
         "bounded",
+        "compile_steps",
         "compiled_step",
         "detach",
         "from_transformers",
