@@ -13,7 +13,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, kernels, retrieval, tables, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -46,6 +46,7 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
             "sum_logits": _sum_logits,
+            "table": tables.table,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,

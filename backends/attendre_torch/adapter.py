@@ -14,7 +14,7 @@ from attendre_core import numba_kernels
 from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection, sums
 from attendre_core.errors import ConfigError
-from attendre_torch import kernels
+from attendre_torch import kernels, tables
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
@@ -58,6 +58,7 @@ def backend() -> Backend:
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
             "sum_logits": sums.sum_logits,
+            "table": tables.table,
             "top_k_threshold": selection.top_k_threshold,
             "write_slots": kernels.write_slots,
             **_machine_code(),
