@@ -18,7 +18,7 @@ from attendre_core.backend import Array, backend_of
 from attendre_core.errors import StateError
 from attendre_core.layer.stack import Stack
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
-from attendre_core.zoo.blocks import ModelBlock, blocks_of, compiled, crosses_of
+from attendre_core.zoo.blocks import ModelBlock, blocks_of, compiled, crosses_of, ends_of
 from attendre_core.zoo.decode_cache import DecodeCache, can_cache
 from attendre_core.zoo.memories import full_stack
 from attendre_core.zoo.reader import Reader, States
@@ -103,7 +103,8 @@ class Writer:
         self.position = np.asarray(position, dtype=np.int32)
         self._layers: Memories | DecodeCache = Memories(stack, states, own=own)
         self._room, self._cached = room, cached
-        self._embed, self._logits, self._moved = _programs(model.library, part, model.architecture)
+        self._embed, self._final = ends_of(model.library, part)
+        self._next_logits, self._moved = _programs(model.library, model.architecture)
         #: On the device: the positions, and which rows go on, (batch, 1).
         self._at = model.array(self.position[:, None].copy())
         self._active = np.ones(len(self.position), dtype=bool)
@@ -129,12 +130,12 @@ class Writer:
         if not np.array_equal(active, self._active):
             self._active = np.array(active, dtype=bool)
             self._real = self.model.array(self._active[:, None])
-        x = self._embed(self.params, ids, self._at)
+        x = self._embed(self.params, ids[:, None], self._at)
         every = bool(self._active.all())
         x = self._ready().step(self.blocks, x, self._at, self._real, every)
         self._at = self._moved(self._at, self._real)
         self.position = self.position + self._active.astype(np.int32)
-        return self._logits(self.params, self.model.params, x)
+        return self._next_logits(self.model.params, self._final(self.params, x))
 
     def write(self, tokens: Any, active: Any) -> Any:
         """Do what `step` does, with token ids and logits in NumPy."""
@@ -218,14 +219,8 @@ def write_after(
         model, reader.part, reader.params, reader.blocks, stack, states, lengths, room,
         cached=cached,
     )  # fmt: skip
-    return writer, first_logits(model, hidden)
-
-
-def first_logits(model: Model, hidden: Array) -> Array:
-    """Return next-token logits of hidden states (batch, dim), float32, (batch, vocabulary)."""
-    xp = model.backend.xp
-    values = model.architecture.logits(model.params, hidden[:, None, :])
-    return xp.astype(values[:, 0, :], xp.float32)
+    next_logits, _ = _programs(model.library, model.architecture)
+    return writer, next_logits(model.params, hidden[:, None, :])
 
 
 def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
@@ -254,20 +249,16 @@ def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple
 
 
 @lru_cache(maxsize=64)
-def _programs(
-    library: str, part: Part, architecture: Architecture
-) -> tuple[Callable[..., Array], ...]:
-    """Return what comes before and after the layers, compiled if that pays."""
+def _programs(library: str, architecture: Architecture) -> tuple[Callable[..., Array], ...]:
+    """Return the logits of hidden states and the next positions, compiled if that pays."""
 
-    def embed(params: Params, ids: Array, at: Array) -> Array:
-        return part.embed(params, ids[:, None], at)
-
-    def logits(params: Params, every: Params, x: Array) -> Array:
-        xp = backend_of(x).xp
-        values = architecture.logits(every, part.final(params, x))
-        return xp.astype(values[:, 0, :], xp.float32)
+    def next_logits(params: Params, hidden: Array) -> Array:
+        """Turn hidden states (batch, 1, dim) into float32 (batch, vocabulary)."""
+        xp = backend_of(hidden).xp
+        return xp.astype(architecture.logits(params, hidden)[:, 0, :], xp.float32)
 
     def moved(at: Array, real: Array) -> Array:
+        """Add 1 to the positions, (batch, 1), where a token was written."""
         return at + backend_of(at).xp.astype(real, at.dtype)
 
-    return compiled(library, embed), compiled(library, logits), compiled(library, moved)
+    return compiled(library, next_logits), compiled(library, moved)

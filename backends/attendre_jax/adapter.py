@@ -62,7 +62,7 @@ def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:
-    return jnp.asarray(array, device=device)
+    return jax.device_put(np.array(array), device)  # asked for, as jax.transfer_guard sees it
 
 
 def _device_of(array: Any) -> Any:

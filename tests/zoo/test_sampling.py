@@ -10,7 +10,7 @@ from attendre_core.backend import backend
 from attendre_core.zoo import sampling
 from attendre_core.zoo.sampling import Chooser, Sampling, candidates, log_softmax
 
-ROWS, WORDS, STEPS = 5, 60, 40
+ROWS, WORDS, STEPS = 5, 60, 20
 WAYS = [
     Sampling(),
     Sampling(temperature=1.0),
