@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.backend import Array, backend_of
+from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
@@ -41,11 +42,8 @@ class ALiBi(Encoding):
     """
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Compute the bias of every pair."""
-        xp = backend_of(query).xp
+        """Give each head its slope."""
         heads, group = query.shape[1], query.shape[2]
         slopes = table(query, alibi_slopes, heads * group, dtype=query.dtype)
-        slopes = xp.reshape(slopes, (1, heads, group, 1, 1))
-        distance = xp.abs(places.query[..., None] - places.key[:, :, None, None, :])
-        bias = -slopes * xp.astype(distance, query.dtype)
-        return Encoded((Term(query, key),), places, bias=bias)
+        slopes = backend_of(query).xp.reshape(slopes, (heads, group))
+        return Encoded((Term(query, key),), places, bias=DistanceBias(slope=-slopes))

@@ -85,8 +85,8 @@ POSITION_MUTANTS = (
     Mutant(
         "ALiBi: the last head gets the first slope",
         ALIBI,
-        "xp.reshape(slopes, (1,",
-        "xp.reshape(xp.flip(slopes), (1,",
+        "xp.reshape(slopes, (heads",
+        "xp.reshape(backend_of(slopes).xp.flip(slopes), (heads",
         f"{SCHEME}[alibi]",
     ),
     Mutant(

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, wide
 from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
@@ -27,7 +27,6 @@ from attendre_core.zoo.architectures.layers import (
     linear,
     merged_heads,
     split_heads,
-    wide,
 )
 from attendre_core.zoo.config import RawConfig
 
