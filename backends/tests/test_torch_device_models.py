@@ -14,7 +14,7 @@ from attendre_core.tree import tree_leaves, tree_map
 from attendre_core.zoo.architectures import ARCHITECTURES, architecture_of
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.generate import next_ids
-from attendre_core.zoo.sampling import Chooser, Sampling
+from attendre_core.zoo.sampling import Chooser, Sampling, _candidates_program
 
 torch = pytest.importorskip("torch")
 
@@ -127,3 +127,21 @@ def writing(model, way, watching):
     with watching.Watch() as watch:
         ids = next_ids(writer, choose, ids, active)
     return watch.everything + strays(ids)
+
+
+def test_beams_send_one_index_and_one_token_each(watching):
+    """What `candidates` reads is outside of what runs here."""
+    model = model_of("llama", at.preset("attendre-causal", kv_size=8, chunk=4))
+    stream = model.stream(B)
+    stream.feed([[1, 2, 3, 4, 5, 6], [7, 8, 9]])
+    writer, logits = stream.writer(8)
+    writer.reorder(np.asarray([0, 0, 1, 1]))
+    find, every = _candidates_program("torch", 6), np.ones(2 * B, dtype=bool)
+    writer.step(model.array(np.zeros(2 * B, np.int32)), every)
+    with watching.Watch() as watch:
+        writer.reorder(np.asarray([1, 0, 2, 2]))
+        logits = writer.step(model.array(np.zeros(2 * B, np.int32)), every)
+        found = find(logits, None)
+    assert len(watch.copied) == 2, watch.copied
+    assert watch.elsewhere + strays(found) == []
+    assert found[0].shape == found[1].shape == (2 * B, 6)
