@@ -10,6 +10,7 @@ import pytest
 
 from attendre_core import force_generic, numba_kernels, ops
 from attendre_core.backend import OPS, Backend, backend
+from attendre_core.positions.alibi import alibi_slopes
 from attendre_core.tree import tree_leaves
 
 LIBRARIES = ["numpy", "array_api_strict", "torch", "jax"]
@@ -202,6 +203,11 @@ CASES: dict[str, list[Case]] = {
         case(pairs(bounds=THREE, causal=True)),
         case(pairs(near=flags(2, 1, 1, 5, 9))),
         case(pairs(300, bounds=THREE), normal(2, 5)),
+    ],
+    "table": [
+        case(normal(1), alibi_slopes, 3, dtype=None),
+        case(normal(1), alibi_slopes, 5, dtype=None),
+        case(normal(1), list, (4, 2), dtype=None),
     ],
     "over_heads": [
         case(normal(2, 3, 2, 9)),

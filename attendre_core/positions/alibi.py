@@ -8,6 +8,7 @@ from typing import Any
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.ops.bias import DistanceBias
+from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["ALiBi", "alibi_slopes"]
@@ -42,9 +43,7 @@ class ALiBi(Encoding):
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Give each head its slope."""
-        backend = backend_of(query)
-        xp, device = backend.xp, backend.device_of(query)
         heads, group = query.shape[1], query.shape[2]
-        each = alibi_slopes(heads * group)
-        slopes = xp.reshape(xp.asarray(each, dtype=query.dtype, device=device), (heads, group))
+        slopes = table(query, alibi_slopes, heads * group, dtype=query.dtype)
+        slopes = backend_of(query).xp.reshape(slopes, (heads, group))
         return Encoded((Term(query, key),), places, bias=DistanceBias(slope=-slopes))

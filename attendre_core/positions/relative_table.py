@@ -9,6 +9,7 @@ from typing import Any
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.ops.bias import DistanceBias
+from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["T5Bias", "bucket_of"]
@@ -80,8 +81,7 @@ class T5Bias(Encoding):
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Look up the bias of every offset."""
-        backend = backend_of(query)
-        xp, device = backend.xp, backend.device_of(query)
+        xp = backend_of(query).xp
         heads, group = query.shape[1], query.shape[2]
         expected = (self.buckets, heads * group)
         if params is None or tuple(params.shape) != expected:
@@ -90,7 +90,12 @@ class T5Bias(Encoding):
                 f"T5Bias: the table is {given}, expected (buckets, heads) = {expected}. Pass it "
                 "as encoding_params."
             )
-        order: tuple[int, ...] = self._by_offset  # type: ignore[attr-defined]
-        by_offset = xp.take(params, xp.asarray(order, dtype=xp.int32, device=device), axis=0)
-        table = xp.reshape(by_offset, (-1, heads, group))
-        return Encoded((Term(query, key),), places, bias=DistanceBias(table))
+        by_offset = xp.take(params, table(query, _buckets, self, dtype=xp.int32), axis=0)
+        by_offset = xp.reshape(by_offset, (-1, heads, group))
+        return Encoded((Term(query, key),), places, bias=DistanceBias(by_offset))
+
+
+def _buckets(scheme: T5Bias) -> tuple[int, ...]:
+    """Return the bucket of each offset from -max_distance to max_distance."""
+    by_offset: tuple[int, ...] = scheme._by_offset  # type: ignore[attr-defined]
+    return by_offset

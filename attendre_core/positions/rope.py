@@ -8,6 +8,7 @@ from typing import Any
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.layers import rotate_halves
+from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.positions.scaling import Scaling
 
@@ -86,9 +87,8 @@ class RoPE(Encoding):
 
     def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
         """Return cosine and sine of the angles at a position, (..., pairs of features)."""
-        backend = backend_of(position)
-        xp, device = backend.xp, backend.device_of(position)
-        each = xp.asarray(self.frequencies(head_dim), dtype=position.dtype, device=device)
+        xp = backend_of(position).xp
+        each = table(position, _frequencies, self, head_dim, dtype=position.dtype)
         angle = position[..., None] * each
         return xp.cos(angle), xp.sin(angle)
 
@@ -113,3 +113,7 @@ class RoPE(Encoding):
         if self.temperature != 1.0:
             query = query * self.temperature**2
         return Encoded((Term(query, key, self.rotate, places.query, places.key),), places)
+
+
+def _frequencies(rope: RoPE, head_dim: int) -> list[float]:
+    return rope.frequencies(head_dim)

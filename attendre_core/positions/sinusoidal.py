@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import numpy as np
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.ops.lookup import take_rows
+from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoding
 
 __all__ = ["SinusoidalPositions"]
@@ -58,17 +58,17 @@ class SinusoidalPositions(Encoding):
 
     def embed(self, position: Array) -> Array:
         """Embed positions (...), integers from 0 to 2**24 - 1, as float32 (..., dim)."""
-        backend = backend_of(position)
-        xp, device = backend.xp, backend.device_of(position)
+        xp = backend_of(position).xp
+        steps = self.steps or self.dim / 2
         rest = position + self.first
         sines: Array = None
         cosines: Array = None
         # The angle is a sum over digits, so the rotations of the digits are applied one after
         # another, from tables computed in float64. Multiplying position and frequency in float32
         # would lose a digit of the result for each digit of the position.
-        for rotation in _rotations(self.dim, self.steps or self.dim / 2):
-            table = xp.asarray(rotation, device=device)
-            row = take_rows(table, xp.astype(rest % _BASE, xp.int32))
+        for place in range(_DIGITS):
+            rotation = table(position, _rotation, self.dim, steps, place, dtype=xp.float32)
+            row = take_rows(rotation, xp.astype(rest % _BASE, xp.int32))
             sine, cosine = row[..., 0, :], row[..., 1, :]
             if sines is None:
                 sines, cosines = sine, cosine
@@ -78,12 +78,9 @@ class SinusoidalPositions(Encoding):
         return xp.concat([sines, cosines[..., : self.dim // 2]], axis=-1)
 
 
-@lru_cache(maxsize=16)
-def _rotations(dim: int, steps: float) -> tuple[Any, ...]:
-    """Return sines and cosines of each digit, lowest first: float32, (base, 2, (dim + 1) / 2)."""
+def _rotation(dim: int, steps: float, place: int) -> Any:
+    """Return sine and cosine of every digit at a place: float32, (base, 2, (dim + 1) / 2)."""
     frequency = np.exp(-math.log(10000.0) / steps * np.arange((dim + 1) // 2))
     digit = np.arange(_BASE, dtype=np.float64)
-    angles = [digit[:, None] * _BASE**place * frequency for place in range(_DIGITS)]
-    return tuple(
-        np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32) for angle in angles
-    )
+    angle = digit[:, None] * _BASE**place * frequency
+    return np.stack([np.sin(angle), np.cos(angle)], axis=1).astype(np.float32)

@@ -12,7 +12,15 @@ from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.stack import Stack
 from attendre_core.zoo.architectures.base import Cross, Params, Part
 
-__all__ = ["ModelBlock", "blocks_of", "compiled", "crosses_of", "model_stack", "runs_eagerly"]
+__all__ = [
+    "ModelBlock",
+    "blocks_of",
+    "compiled",
+    "crosses_of",
+    "ends_of",
+    "model_stack",
+    "runs_eagerly",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +83,15 @@ def compiled(
     if runs_eagerly(library):
         return function
     return backend(library).compile(function, donate=(0,) if donate else ())
+
+
+@lru_cache(maxsize=64)
+def ends_of(library: str, part: Part) -> tuple[Callable[..., Array], Callable[..., Array]]:
+    """Return what comes before the first layer and after the last, compiled if that pays.
+
+    These are ``embed(params, tokens, position)`` and ``final(params, x)`` of the part.
+    """
+    return compiled(library, part.embed), compiled(library, part.final)
 
 
 @lru_cache(maxsize=16)

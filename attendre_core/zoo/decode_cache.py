@@ -14,10 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of, beside
+from attendre_core.backend import Array, backend_of
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.block import Block
 from attendre_core.layer.records import LayerState
@@ -29,6 +27,9 @@ from attendre_core.zoo.blocks import runs_eagerly
 from attendre_core.zoo.token_rotation import TokenRotation, cast_to
 
 __all__ = ["DecodeCache", "can_cache"]
+
+#: Larger than every position.
+_LAST = 2**31 - 1
 
 
 def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
@@ -51,33 +52,34 @@ class DecodeCache:
     ----------
     layers, states
         From `Stack.decoding`, with room for what will be written.
-    position
-        NumPy, (batch,): the position of the first token that will be written.
+    at
+        int32, (batch, 1): the position of the first token that will be written.
+    room
+        Maximum number of tokens that will be written.
     """
 
-    def __init__(self, layers: Sequence[AttendreLayer], states: Any, position: Any) -> None:
+    def __init__(self, layers: Sequence[AttendreLayer], states: Any, at: Array, room: int) -> None:
         self._layers = tuple(
-            _prepared(layer, state, position) for layer, state in zip(layers, states, strict=True)
+            _prepared(layer, state, at, room) for layer, state in zip(layers, states, strict=True)
         )
-        self._origin = np.array(position)
+        self._origin = at
         self._rotations: dict[tuple[Encoding, float | None], TokenRotation] = {}
         self._written = 0
 
-    def step(
-        self, blocks: Sequence[Block], x: Array, at: Array, position: Any, active: Any
-    ) -> Array:
+    def step(self, blocks: Sequence[Block], x: Array, at: Array, real: Array, every: bool) -> Array:
         """Add one token per row.
 
         Parameters
         ----------
         blocks
             Of all layers.
-        x, at
-            (batch, 1, dim) and int32 (batch, 1).
-        position, active
-            NumPy, (batch,): the same positions, and which rows get a token.
+        x, at, real
+            (batch, 1, dim), int32 and boolean (batch, 1): the tokens, their positions, and which
+            rows get one.
+        every
+            Whether all rows get one.
         """
-        place = at - beside(self._origin[:, None], at)
+        place = at - self._origin
         for rotation in self._rotations.values():
             rotation.move(place)
         for layer, block in zip(self._layers, blocks, strict=True):
@@ -88,16 +90,16 @@ class DecodeCache:
                     layer.encoding, layer.terms, query.shape[2], layer.scale, place
                 )
             queries, keys = self._rotations[kind].of(query, key)
-            layer.add(self._written, keys, value, position, active)
-            x = block.finish(layer.attend(queries, position), x)
+            layer.add(self._written, keys, value, at, real, every)
+            x = block.finish(layer.attend(queries, at), x)
         self._written += 1
         return x
 
-    def reorder(self, index: Any, rows: Array) -> None:
-        """Reorder rows: row ``index[i]`` becomes row i. ``rows`` is ``index`` as an array."""
+    def reorder(self, rows: Array) -> None:
+        """Reorder rows: row ``rows[i]`` becomes row i."""
         for layer in self._layers:
-            layer.reorder(index, rows)
-        self._origin = self._origin[index]
+            layer.reorder(rows)
+        self._origin = backend_of(rows).xp.take(self._origin, rows, axis=0)
 
 
 @dataclass
@@ -115,12 +117,14 @@ class _Entries:
         logits.
     value
         (batch, kv_heads, slots, dim).
-    position, valid
-        NumPy, (batch, slots).
+    position
+        int32, (batch, slots). What is written gets one only if there are two terms.
+    valid
+        Boolean, (batch, slots). Not kept up while ``whole``.
     read, used
         Number of slots with entries that were read, and of slots in use.
     whole
-        No slot in use is empty.
+        It is known that no slot in use is empty.
     dtype
         Of the model.
     """
@@ -130,51 +134,61 @@ class _Entries:
     terms: tuple[Term, ...]
     keys: list[Array]
     value: Array
-    position: Any
-    valid: Any
+    position: Array
+    valid: Array
     read: int
     used: int
     whole: bool
     dtype: Any
 
     def add(
-        self, number: int, keys: Sequence[Array], value: Array, position: Any, active: Any
+        self,
+        number: int,
+        keys: Sequence[Array],
+        value: Array,
+        at: Array,
+        real: Array,
+        every: bool,
     ) -> None:
-        """Write the entries of one token; inactive rows keep what the column holds."""
+        """Write the entries of one token; rows that get none keep what the column holds."""
         column = self.read + number % (self.value.shape[2] - self.read)
+        xp = backend_of(value).xp
+        flags = None if every else real[:, :, None]
+        if self.whole and not every:
+            self.valid[:, : self.used] = True
+            self.whole = False
         self.used = max(self.used, column + 1)
-        found = backend_of(value)
-        flags = None if active.all() else beside(active, value)[:, None, None]
         for array, entry in zip([*self.keys, self.value], [*keys, value], strict=True):
             entry = cast_to(entry[:, 0, ...], array.dtype)
             if flags is not None:
-                entry = found.xp.where(flags, entry, array[:, :, column, :])
+                entry = xp.where(flags, entry, array[:, :, column, :])
             array[:, :, column, :] = entry
-        self.position[active, column] = position[active]
-        self.valid[active, column] = True
-        self.whole = self.whole and flags is None
+        if not self.whole:
+            self.valid[:, column] = self.valid[:, column] | real[:, 0]
+        if len(self.terms) > 1:
+            self.position[:, column] = xp.where(real[:, 0], at[:, 0], self.position[:, column])
 
-    def attend(self, queries: Sequence[Array], position: Any) -> Array:
+    def attend(self, queries: Sequence[Array], at: Array) -> Array:
         """Attend to all entries, with one query per row.
 
         Parameters
         ----------
         queries
             Of each term: (batch, 1, heads, head_dim), scaled and rotated.
-        position
-            NumPy, (batch,).
+        at
+            int32, (batch, 1): their positions.
         """
         held = slice(0, self.used)
         value = self.value[:, :, held, :]
         found = backend_of(value)
         allowed = None
         if not self.whole:
-            allowed = beside(self.valid[:, held], value)[:, None, None, None, :]
+            allowed = self.valid[:, held][:, None, None, None, :]
         near, *beyond = [
             (self._rows(query), key[:, :, held, :])
             for query, key in zip(queries, self.keys, strict=True)
         ]
-        logits = self._logits(near, beyond[0], position) if beyond else None
+        logits = self._logits(near, beyond[0], at) if beyond else None
         if logits is None:
             output = ops.attention(*near, value, allowed)
         else:
@@ -183,22 +197,24 @@ class _Entries:
         return cast_to(output, self.dtype)
 
     def _logits(
-        self, near: tuple[Array, Array], far: tuple[Array, Array], position: Any
+        self, near: tuple[Array, Array], far: tuple[Array, Array], at: Array
     ) -> Array | None:
         """Return the logits, with the term that applies to each slot; None if it is the first."""
         found = backend_of(near[0])
-        distance = position[:, None] - self.position[:, : self.used]
-        is_far = distance >= self.terms[1].low
-        count = int(is_far[0].sum())
-        if count == 0 and not (is_far & self.valid[:, : self.used]).any():
-            return None
-        if is_far[:, :count].all() and not is_far[:, count:].any():  # sorted: the far come first
-            parts = [
-                ops.logits_of(far[0], far[1][:, :, :count, :]),
-                ops.logits_of(near[0], near[1][:, :, count:, :]),
-            ]
-            return found.xp.concat(parts, axis=-1)
-        flags = beside(is_far, near[0])[:, None, None, None, :]
+        is_far = at - self.position[:, : self.used] >= self.terms[1].low
+        if found.is_concrete(is_far):  # looking is free: multiply only what is needed
+            seen = found.to_numpy(is_far)
+            held = True if self.whole else found.to_numpy(self.valid)[:, : self.used]
+            count = int(seen[0].sum())
+            if count == 0 and not (seen & held).any():
+                return None
+            if seen[:, :count].all() and not seen[:, count:].any():  # sorted: the far come first
+                parts = [
+                    ops.logits_of(far[0], far[1][:, :, :count, :]),
+                    ops.logits_of(near[0], near[1][:, :, count:, :]),
+                ]
+                return found.xp.concat(parts, axis=-1)
+        flags = is_far[:, None, None, None, :]
         return found.xp.where(flags, ops.logits_of(*far), ops.logits_of(*near))
 
     def _rows(self, query: Array) -> Array:
@@ -210,37 +226,45 @@ class _Entries:
         groups = self.value.shape[1]
         return backend_of(query).xp.reshape(query, (batch, groups, heads // groups, 1, dim))
 
-    def reorder(self, index: Any, rows: Array) -> None:
-        """Reorder rows: row ``index[i]`` becomes row i."""
+    def reorder(self, rows: Array) -> None:
+        """Reorder rows: row ``rows[i]`` becomes row i."""
         take = backend_of(self.value).xp.take
         self.keys = [take(key, rows, axis=0) for key in self.keys]
         self.value = take(self.value, rows, axis=0)
-        self.position, self.valid = self.position[index], self.valid[index]
+        self.position = take(self.position, rows, axis=0)
+        self.valid = take(self.valid, rows, axis=0)
 
 
-def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
-    """Sort the entries of a layer by position, empty slots last, and rotate the keys."""
+def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int) -> _Entries:
+    """Sort the entries of a layer by position, empty slots last, and rotate the keys.
+
+    Where looking at them is free, empty slots are left out. Elsewhere there are as many slots as
+    the memory may hold, and no step waits for the device.
+    """
     kv = state.kv
     found = backend_of(kv.key)
-    xp = found.xp
-    valid, position = (np.asarray(found.to_numpy(x)) for x in (kv.valid, kv.position))
-    order = np.argsort(np.where(valid, position, np.iinfo(np.int32).max), axis=1, kind="stable")
-    read = max(int(valid.sum(axis=1).max()), 1)
-    order, room = order[:, :read], kv.key.shape[2] - read
-    empty = np.zeros((len(valid), room), dtype=np.int32)
-    valid = np.concatenate([np.take_along_axis(valid, order, axis=1), empty > 0], axis=1)
-    position = np.concatenate([np.take_along_axis(position, order, axis=1), empty], axis=1)
+    xp, device = found.xp, found.device_of(kv.key)
+    read, whole = kv.key.shape[2] - room, False
+    if found.is_concrete(kv.valid):
+        held = found.to_numpy(kv.valid).sum(axis=1)
+        read = max(int(held.max()), 1)
+        whole = bool((held == read).all())
+    room = kv.key.shape[2] - read
+    last = xp.full_like(kv.position, _LAST)
+    order = xp.argsort(xp.where(kv.valid, kv.position, last), axis=1, stable=True)[:, :read]
     exact = xp.float32 if xp.finfo(kv.key.dtype).bits < 32 else kv.key.dtype
-    index = beside(order.astype(np.int64), kv.key)
+
+    def with_room(array: Array, axis: int) -> Array:
+        held = ops.gather_slots(array, order, axis=axis)
+        shape = (*held.shape[:axis], room, *held.shape[axis + 1 :])
+        return xp.concat([held, xp.zeros(shape, dtype=held.dtype, device=device)], axis=axis)
 
     def sorted_with_room(array: Array) -> Array:
-        held = xp.astype(ops.gather_slots(array, index, axis=2), exact)
-        shape, device = (*held.shape[:2], room, held.shape[3]), found.device_of(array)
-        return xp.concat([held, xp.zeros(shape, dtype=exact, device=device)], axis=2)
+        return cast_to(with_room(array, 2), exact)
 
+    position, valid = with_room(kv.position, 1), with_room(kv.valid, 1)
     key = sorted_with_room(kv.key)
-    at = beside((position - origin[:, None]).astype(np.int32)[:, None, :], key)
-    real = beside(valid[:, None, :], key)
+    at, real = (position - origin)[:, None, :], valid[:, None, :]
     places = Places(at[:, :, None, :1] * 0, at, real[:, 0, :1] | True, real)
     encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
     # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
@@ -255,6 +279,6 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Any) -> _Entries:
         valid=valid,
         read=read,
         used=read,
-        whole=bool(valid[:, :read].all()),
+        whole=whole,
         dtype=kv.key.dtype,
     )

@@ -172,7 +172,7 @@ class Whole:
             return write_across(model, *self.encoded(), room)
         reader = GrowingReader(model.reading_part, model.reading_params, model.library, model.dtype)
         lengths = np.asarray([len(row) for row in self._rows], dtype=np.int32)
-        last = last_rows(self.hidden, lengths - 1)
+        last = last_rows(self.hidden, model.array(lengths.astype(np.int64) - 1))
         states = reader.filled(self._entries, self.valid)
         return write_after(model, reader, states, lengths, last, room)
 

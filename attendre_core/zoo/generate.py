@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,9 +9,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from attendre_core import checks
+from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
 from attendre_core.zoo.architectures.base import EncoderDecoder
 from attendre_core.zoo.pieces import Pieces, stop_strings
+from attendre_core.zoo.sampling import Chooser, Sampling, candidates, log_softmax
 from attendre_core.zoo.writer import Writer
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def generate(
     ----------
     start
         Called with the maximum number of tokens; returns a writer and the logits of the first
-        token, (batch, vocabulary).
+        token, (batch, vocabulary), on the device.
     max_new_tokens, temperature, top_p, top_k, seed, beams, length_penalty, stop, on_token
         As in `Model.generate`.
     """
@@ -76,7 +77,7 @@ def generate(
                 "likeliest text: leave the temperature at 0."
             )
         ending = _ending(model, max_new_tokens, stop)
-        return _by_beams(*start(max_new_tokens), ending, beams, length_penalty)
+        return _by_beams(*start(max_new_tokens), ending, beams, length_penalty, _never(model))
     rows: dict[int, list[int]] = {}
     for row, token, piece, end in written(
         model, start, max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed,
@@ -117,7 +118,8 @@ def written(
     decode = ending.decode if text or stop else None
 
     def begun() -> Iterator[Written]:
-        yield from _by_rows(*start(max_new_tokens), ending, sampling, seed, decode)
+        choose = Chooser(model.library, sampling, seed, _never(model))
+        yield from _by_rows(*start(max_new_tokens), ending, choose, decode)
 
     return begun()
 
@@ -131,67 +133,14 @@ def _ending(model: Model, max_new_tokens: int, stop: Sequence[str]) -> Ending:
         raise ConfigError(f"{_WHERE}: an encoder writes nothing. Use encode.")
     if stop:
         model.require_tokenizer("generate")
-    return Ending(
-        max_new_tokens, model.end, stop_strings(stop),
-        architecture.never if isinstance(architecture, EncoderDecoder) else (),
-        None if model.tokenizer is None else model.text,
-    )  # fmt: skip
+    decode = None if model.tokenizer is None else model.text
+    return Ending(max_new_tokens, model.end, stop_strings(stop), decode)
 
 
-@dataclass(frozen=True)
-class Sampling:
-    """How a token is chosen.
-
-    Parameters
-    ----------
-    temperature
-        0 always takes the likeliest token.
-    top_p
-        Sample only from the likeliest tokens whose probabilities add up to this.
-    top_k
-        Sample only from this many of the likeliest tokens; None = all.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> Sampling().choose(np.asarray([0.0, 2.0, 1.0]), np.random.default_rng(0))
-    1
-    """
-
-    temperature: float = 0.0
-    top_p: float = 1.0
-    top_k: int | None = None
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ConfigError(
-                f"generate: temperature is {self.temperature}, expected 0 (always the likeliest "
-                "token) or a positive number such as 0.7."
-            )
-        if not 0 < self.top_p <= 1:
-            raise ConfigError(f"generate: top_p is {self.top_p}, expected more than 0, at most 1.")
-        if self.top_k is not None and self.top_k < 1:
-            raise ConfigError(f"generate: top_k is {self.top_k}, expected at least 1, or None.")
-
-    def choose(self, logits: Any, rng: np.random.Generator) -> int:
-        """Choose from logits (vocabulary,)."""
-        if self.temperature == 0:
-            return int(np.argmax(logits))
-        order = np.argsort(-logits, kind="stable")
-        if self.top_k is not None:
-            order = order[: self.top_k]
-        probability = np.exp(log_softmax(logits[order].astype(np.float64) / self.temperature))
-        # The token that reaches top_p is included.
-        inside = np.cumsum(probability) - probability < self.top_p
-        cumulative = np.cumsum(probability[inside])
-        place = np.searchsorted(cumulative, rng.random() * cumulative[-1], side="right")
-        return int(order[inside][min(place, len(cumulative) - 1)])
-
-
-def log_softmax(logits: Any) -> Any:
-    """Return log-probabilities along the last axis."""
-    shifted = logits - np.max(logits, axis=-1, keepdims=True)
-    return shifted - np.log(np.sum(np.exp(shifted), axis=-1, keepdims=True))
+def _never(model: Model) -> tuple[int, ...]:
+    """Return the token ids that are never chosen."""
+    architecture = model.architecture
+    return architecture.never if isinstance(architecture, EncoderDecoder) else ()
 
 
 @dataclass(frozen=True)
@@ -206,8 +155,6 @@ class Ending:
         Token ids that end a text and are not part of it.
     stop
         Strings that end a text, which is cut before them.
-    never
-        Token ids that are never chosen.
     decode
         Turns token ids into text; needed for ``stop``.
     """
@@ -215,7 +162,6 @@ class Ending:
     limit: int
     end: tuple[int, ...] = ()
     stop: tuple[str, ...] = ()
-    never: tuple[int, ...] = ()
     decode: Callable[[Sequence[int]], str] | None = None
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -226,34 +172,37 @@ class Ending:
         """Whether the text contains one of the strings that end it."""
         return bool(self.stop) and any(word in self.text(tokens) for word in self.stop)
 
-    def without(self, logits: Any) -> Any:
-        """Return logits under which tokens that are never chosen have no probability."""
-        if self.never:
-            logits = np.array(logits)
-            logits[..., list(self.never)] = -np.inf
-        return logits
+
+def next_ids(writer: Writer, choose: Chooser, ids: Array, active: Any) -> Array:
+    """Write a token to each active row and choose the next ones, all on the device.
+
+    Parameters
+    ----------
+    ids
+        int32, (batch,): the tokens, on the device.
+    active
+        NumPy, (batch,): which rows go on.
+    """
+    return choose(writer.step(ids, active))
 
 
 def _by_rows(
     writer: Writer,
-    logits: Any,
+    logits: Array,
     ending: Ending,
-    sampling: Sampling,
-    seed: int,
+    choose: Chooser,
     decode: Callable[[Sequence[int]], str] | None,
 ) -> Iterator[Written]:
     """Continue every row until it ends; ``logits`` are those of the next token, (batch, vocab)."""
-    rows = [Pieces(decode, ending.stop) for _ in range(len(logits))]
-    # Each row has its own generator, so that a text does not depend on its neighbours.
-    chance = [np.random.default_rng((seed, row)) for row in range(len(rows))]
+    rows = [Pieces(decode, ending.stop) for _ in range(logits.shape[0])]
     active = np.ones(len(rows), dtype=bool)
+    ids = choose(logits)
     for step in range(ending.limit):
-        tokens = np.zeros(len(rows), dtype=np.int32)
-        logits = ending.without(logits)
+        # One token id per row: nothing else comes back from the device.
+        tokens = np.asarray(backend_of(ids).to_numpy(ids)).tolist()
         last = step + 1 == ending.limit
         for row in np.flatnonzero(active).tolist():
-            token = sampling.choose(logits[row], chance[row])
-            tokens[row] = token
+            token = tokens[row]
             if token in ending.end:
                 active[row] = False
                 yield Written(row, token, rows[row].rest(), end=True)
@@ -263,7 +212,7 @@ def _by_rows(
             yield Written(row, token, piece + rows[row].rest() if last else piece, end=False)
         if last or not active.any():
             break
-        logits = writer.write(tokens, active)
+        ids = next_ids(writer, choose, ids, active)
 
 
 @dataclass
@@ -288,50 +237,62 @@ class _Beams:
 
 
 def _by_beams(
-    writer: Writer, logits: Any, ending: Ending, width: int, penalty: float
+    writer: Writer,
+    logits: Array,
+    ending: Ending,
+    width: int,
+    penalty: float,
+    never: tuple[int, ...],
 ) -> list[list[int]]:
     """Continue every row with the likeliest text that a search with ``width`` beams finds.
 
     Parameters
     ----------
     logits
-        Of the next token, (batch, vocabulary).
+        Of the next token, (batch, vocabulary), on the device.
     penalty
         Sums of log-probabilities are divided by length ** penalty.
+    never
+        Token ids that are never chosen.
     """
     batch, vocabulary = logits.shape
-    writer.reorder(np.repeat(np.arange(batch), width))
+    model, count = writer.model, width * (1 + max(len(ending.end), 1))
+    every = np.repeat(np.arange(batch), width)
+    writer.reorder(every)
+    logits = model.backend.xp.take(logits, model.array(every), axis=0)
     texts: list[list[list[int]]] = [[[] for _ in range(width)] for _ in range(batch)]
     totals = np.full((batch, width), -np.inf)
     totals[:, 0] = 0.0
-    logits = np.repeat(logits, width, axis=0)
     beams = [_Beams(width, penalty) for _ in range(batch)]
     over = np.zeros(batch, dtype=bool)
     for step in range(ending.limit):
-        # Tokens that are never chosen keep their share of the probability, as elsewhere.
-        chance = ending.without(log_softmax(logits.astype(np.float64)))
-        scores = totals[:, :, None] + chance.reshape(batch, width, vocabulary)
+        chances, ids = (
+            each.reshape(batch, width, -1)
+            for each in candidates(model.library, logits, count, never)
+        )
+        scores = totals[:, :, None] + chances
+        places = np.arange(width)[:, None] * vocabulary + ids
         source = np.zeros((batch, width), dtype=np.int64)
         tokens = np.zeros((batch, width), dtype=np.int32)
         for row in np.flatnonzero(~over).tolist():
-            flat = scores[row].reshape(-1)
-            best = np.argsort(-flat, kind="stable")[: width * (1 + max(len(ending.end), 1))]
+            flat, place = scores[row].reshape(-1), places[row].reshape(-1)
             kept: list[tuple[float, int, int, list[int]]] = []
-            for place in best:
-                beam, token = divmod(int(place), vocabulary)
+            for one in np.lexsort((place, -flat))[:count].tolist():
+                total = float(flat[one])
+                beam, token = divmod(int(place[one]), vocabulary)
                 text = texts[row][beam]
-                if flat[place] == -np.inf:
+                if total == -np.inf:
                     continue
                 if token in ending.end:
                     if len(kept) < width:
-                        beams[row].add(float(flat[place]), text, step + 1)
+                        beams[row].add(total, text, step + 1)
                     continue
                 if len(kept) == width:
                     break
                 if ending.stopped([*text, token]):
-                    beams[row].add(float(flat[place]), [*text, token], step + 1)
+                    beams[row].add(total, [*text, token], step + 1)
                     continue
-                kept.append((float(flat[place]), beam, token, [*text, token]))
+                kept.append((total, beam, token, [*text, token]))
             if not kept or beams[row].is_over(kept[0][0], step + 1):
                 over[row] = True
                 continue
@@ -342,7 +303,7 @@ def _by_beams(
         if over.all() or step + 1 == ending.limit:
             break
         writer.reorder((np.arange(batch)[:, None] * width + source).reshape(-1))
-        logits = writer.write(tokens.reshape(-1), np.repeat(~over, width))
+        logits = writer.step(model.array(tokens.reshape(-1)), np.repeat(~over, width))
     for row in range(batch):
         if not over[row]:
             for i in range(width):

@@ -14,7 +14,7 @@ from attendre_core.layer.stack import Stack, StackOutput
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Params, Part
-from attendre_core.zoo.blocks import blocks_of
+from attendre_core.zoo.blocks import blocks_of, ends_of
 from attendre_core.zoo.memories import is_far, memory_stack
 
 __all__ = ["Hidden", "Reader", "States"]
@@ -61,6 +61,7 @@ class Reader:
         self.backend: Backend = backend(library)
         self.device = self.backend.device_of(tree_leaves(params)[0])
         self.blocks = blocks_of(part, params)
+        self._embed, self._final = ends_of(library, part)
         self.observer = observer
 
     def stack(self, length: int) -> Stack:
@@ -83,7 +84,7 @@ class Reader:
             self.backend.from_numpy(np.asarray(a), device=self.device)
             for a in (tokens, position, valid)
         )
-        x = self.part.embed(self.params, ids, at)
+        x = self._embed(self.params, ids, at)
         length = int(np.max(np.where(valid, position, -1))) + 1
         stack = self._observed(self.stack(length))
         state, out = stack.step(state, self.blocks, x, at, real, donate=True)
@@ -101,4 +102,4 @@ class Reader:
         return stack if self.observer is None else replace(stack, observer=self.observer)
 
     def _hidden(self, out: StackOutput) -> Hidden:
-        return Hidden(self.part.final(self.params, out.x), out.position, out.valid)
+        return Hidden(self._final(self.params, out.x), out.position, out.valid)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from attendre_core.backend import Array, beside
+from attendre_core.backend import Array, backend_of
 from attendre_core.checks import dtype_named
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
@@ -72,10 +72,10 @@ class Stream:
         self._kind = InputKind()
         self._read = np.zeros(batch, dtype=np.int32)
         xp = model.backend.xp
-        #: Hidden state and position of the last token of each row that came out.
+        #: Hidden state and position of the last token of each row that came out, on the device.
         self._last = model.array(np.zeros((batch, self._reader.part.dim), np.float32))
         self._last = xp.astype(self._last, dtype_named(xp, model.dtype))
-        self._last_at = np.full(batch, -1, dtype=np.int32)
+        self._last_at = model.array(np.full(batch, -1, dtype=np.int32))
         self._outputs: EncoderOutputMemory | None = None
         self._encoded: Any = None
         if model.architecture.kind == "encoder-decoder" and model.memory is not None:
@@ -178,7 +178,7 @@ class Stream:
         """Return the logits of the token after the last, (batch, vocabulary)."""
         model = self.model
         if self._outputs is not None:
-            return model.array(self.writer(1)[1])
+            return self.writer(1)[1]
         self._finish_for("Stream.next_logits")
         return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
 
@@ -199,7 +199,7 @@ class Stream:
         held = self._outputs.read(self._encoded)
         # Empty places come first. Most of them are dropped; a few stay, so that there are few
         # lengths to compile for.
-        count = int(self.model.backend.to_numpy(held.valid).sum(axis=1).max())
+        count = min(int(self._read.max()), held.valid.shape[1])
         first = max(held.valid.shape[1] - -(-count // _PLACES) * _PLACES, 0)
         return held.data[:, first:, ...], held.valid[:, first:]
 
@@ -230,7 +230,7 @@ class Stream:
             **(notes or {}),
             **identity_of(self.model),
             "read": self._read.tolist(),
-            "last_at": self._last_at.tolist(),
+            "last_at": self.model.backend.to_numpy(self._last_at).tolist(),
             "pending": self._pending,
             "input": self._kind.notes(),
         }
@@ -256,7 +256,7 @@ class Stream:
         stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
         stream._last = new["last"]
         stream._read = saved.whole_numbers("read", stream.batch, least=0)
-        stream._last_at = saved.whole_numbers("last_at", stream.batch, least=-1)
+        stream._last_at = model.array(saved.whole_numbers("last_at", stream.batch, least=-1))
         try:
             pending = [
                 rows_of("pending", row, stream._reader.part.vocabulary)[0]
@@ -290,17 +290,8 @@ class Stream:
 
     def _keep(self, hidden: Hidden) -> None:
         """Keep the last hidden state of each row, and the outputs that a decoder will attend to."""
-        found = self.model.backend
-        xp = found.xp
-        valid = np.asarray(found.to_numpy(hidden.valid))
-        position = np.where(valid, np.asarray(found.to_numpy(hidden.position)), -1)
-        place = position.argmax(axis=1)
-        newest = position.max(axis=1)
-        newer = newest > self._last_at
-        if newer.any():
-            rows = last_rows(hidden.x, place)
-            self._last = xp.where(beside(newer[:, None], rows), rows, self._last)
-            self._last_at = np.where(newer, newest, self._last_at).astype(np.int32)
+        keep = _keeping_program(self.model.library)
+        self._last, self._last_at = keep(self._last, self._last_at, *hidden)
         if self._outputs is not None:
             insert = _inserting_program(self.model.library, self._outputs)
             self._encoded = insert(self._encoded, hidden.x, hidden.position, hidden.valid)
@@ -328,6 +319,21 @@ def _reader_of(model: Model, observer: Observer | None) -> Reader:
             "memory=at.preset(...), or use encode."
         )
     return GrowingReader(part, params, model.library, model.dtype, observer=observer)
+
+
+@lru_cache(maxsize=16)
+def _keeping_program(library: str) -> Callable[..., Any]:
+    """Return ``keep(last, last_at, x, position, valid)``: the newest of each row, if newer."""
+
+    def keep(last: Array, last_at: Array, x: Array, position: Array, valid: Array) -> Any:
+        xp = backend_of(x).xp
+        place = xp.where(valid, position, xp.full_like(position, -1))
+        newest = xp.max(place, axis=1)
+        newer = newest > last_at
+        rows = last_rows(x, xp.argmax(place, axis=1))
+        return xp.where(newer[:, None], rows, last), xp.where(newer, newest, last_at)
+
+    return compiled(library, keep)
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Array, beside
+from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.ops.slots import gather_slots
 
@@ -106,7 +106,6 @@ def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
     return tokens, valid
 
 
-def last_rows(x: Array, place: Any) -> Array:
-    """Take one position of each row of (batch, n, dim); ``place`` is NumPy, (batch,)."""
-    index = beside(np.asarray(place, dtype=np.int64)[:, None], x)
-    return gather_slots(x, index, axis=1)[:, 0, :]
+def last_rows(x: Array, place: Array) -> Array:
+    """Take one position of each row of (batch, n, dim); ``place`` is an integer (batch,)."""
+    return gather_slots(x, place[:, None], axis=1)[:, 0, :]

@@ -7,16 +7,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from attendre_core.backend import Array, beside
+from attendre_core.backend import Array, backend_of
 from attendre_core.errors import StateError
 from attendre_core.layer.stack import Stack
-from attendre_core.zoo.architectures.base import EncoderDecoder, Params, Part
-from attendre_core.zoo.blocks import ModelBlock, blocks_of, crosses_of
+from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
+from attendre_core.zoo.blocks import ModelBlock, blocks_of, compiled, crosses_of, ends_of
 from attendre_core.zoo.decode_cache import DecodeCache, can_cache
 from attendre_core.zoo.memories import full_stack
 from attendre_core.zoo.reader import Reader, States
@@ -43,9 +45,8 @@ class Memories:
     def __init__(self, stack: Stack, states: States, *, own: bool) -> None:
         self.stack, self.states, self._own = stack, states, own
 
-    def step(self, blocks: Blocks, x: Array, at: Array, position: Any, active: Any) -> Array:
+    def step(self, blocks: Blocks, x: Array, at: Array, real: Array, every: bool) -> Array:
         """Add one token per row; parameters as in `DecodeCache.step`."""
-        real = beside(active[:, None], x)
         self.states, out = self.stack.step(self.states, blocks, x, at, real, donate=self._own)
         self._own = True
         return out.x
@@ -54,14 +55,17 @@ class Memories:
         """Return the output for several tokens, (batch, n, dim), without adding them."""
         return self.stack.step(self.states, blocks, x, at, real)[1].x
 
-    def reorder(self, index: Any, rows: Array) -> None:
-        """Reorder rows: row ``index[i]`` becomes row i."""
+    def reorder(self, rows: Array) -> None:
+        """Reorder rows: row ``rows[i]`` becomes row i."""
         self.states = self.stack.reorder(self.states, rows)
         self._own = True
 
 
 class Writer:
     """A decoder in the middle of a text, one row per text.
+
+    Tokens go in and logits come out on the device of the parameters. The host keeps positions and
+    which rows go on for itself, and reads nothing.
 
     Parameters
     ----------
@@ -72,7 +76,9 @@ class Writer:
     stack, states
         Its layers after reading, and their states.
     position
-        (batch,): the position of the next token of each row.
+        NumPy, (batch,): the position of the next token of each row.
+    room
+        Maximum number of tokens that will be written.
     cached
         Write against prepared keys, see `DecodeCache`.
     own
@@ -88,6 +94,7 @@ class Writer:
         stack: Stack,
         states: States,
         position: Any,
+        room: int,
         *,
         cached: bool = False,
         own: bool = False,
@@ -95,20 +102,45 @@ class Writer:
         self.model, self.part, self.params, self.blocks = model, part, params, blocks
         self.position = np.asarray(position, dtype=np.int32)
         self._layers: Memories | DecodeCache = Memories(stack, states, own=own)
-        self._cached = cached
+        self._room, self._cached = room, cached
+        self._embed, self._final = ends_of(model.library, part)
+        self._next_logits, self._moved = _programs(model.library, model.architecture)
+        #: On the device: the positions, and which rows go on, (batch, 1).
+        self._at = model.array(self.position[:, None].copy())
+        self._active = np.ones(len(self.position), dtype=bool)
+        self._real = model.array(self._active[:, None])
         #: The input that each row belongs to: its beams attend to the same encoder outputs.
         self._inputs = np.arange(len(self.position))
 
+    def step(self, ids: Array, active: Any) -> Array:
+        """Add a token to each active row, on the device.
+
+        Parameters
+        ----------
+        ids
+            int32, (batch,): on the device.
+        active
+            NumPy, (batch,): which rows get a token. It is sent to the device when it changes.
+
+        Returns
+        -------
+        array
+            Next-token logits, float32, (batch, vocabulary).
+        """
+        if not np.array_equal(active, self._active):
+            self._active = np.array(active, dtype=bool)
+            self._real = self.model.array(self._active[:, None])
+        x = self._embed(self.params, ids[:, None], self._at)
+        every = bool(self._active.all())
+        x = self._ready().step(self.blocks, x, self._at, self._real, every)
+        self._at = self._moved(self._at, self._real)
+        self.position = self.position + self._active.astype(np.int32)
+        return self._next_logits(self.model.params, self._final(self.params, x))
+
     def write(self, tokens: Any, active: Any) -> Any:
-        """Add a token to each active row; return next-token logits, (batch, vocabulary)."""
-        array = self.model.array
-        active = np.asarray(active, dtype=bool)
-        at = array(self.position[:, None].copy())
-        ids = array(np.asarray(tokens, dtype=np.int32)[:, None])
-        x = self.part.embed(self.params, ids, at)
-        x = self._ready().step(self.blocks, x, at, self.position, active)
-        self.position = self.position + active.astype(np.int32)
-        return self.logits(self.part.final(self.params, x))[:, 0, :]
+        """Do what `step` does, with token ids and logits in NumPy."""
+        ids = self.model.array(np.asarray(tokens, dtype=np.int32))
+        return np.asarray(self.model.backend.to_numpy(self.step(ids, active)))
 
     def probe(self, tokens: Any, valid: Any) -> Any:
         """Return the logits after each of several tokens, without writing them.
@@ -133,18 +165,19 @@ class Writer:
         at, real = array(np.where(valid, places, 0).astype(np.int32)), array(np.asarray(valid))
         x = self.part.embed(self.params, array(np.asarray(tokens, dtype=np.int32)), at)
         out = self._layers.probe(self.blocks, x, at, real)
-        return self.logits(self.part.final(self.params, out))
-
-    def logits(self, hidden: Array) -> Any:
-        """Return the logits of hidden states (batch, n, dim), as float32 in NumPy."""
-        values = self.model.architecture.logits(self.model.params, hidden)
+        values = self.model.architecture.logits(
+            self.model.params, self.part.final(self.params, out)
+        )
         return np.asarray(self.model.backend.to_numpy(values), dtype=np.float32)
 
     def reorder(self, index: Any) -> None:
         """Reorder rows: row ``index[i]`` becomes row i."""
         index = np.asarray(index)
         rows = self.model.array(index.astype(np.int32))
-        self._ready().reorder(index, rows)
+        take = self.model.backend.xp.take
+        self._ready().reorder(rows)
+        self._at, self._real = take(self._at, rows, axis=0), take(self._real, rows, axis=0)
+        self._active = self._active[index]
         inputs = self._inputs[index]
         if not np.array_equal(inputs, self._inputs):
             self.blocks = tuple(self._reordered(block, rows) for block in self.blocks)
@@ -154,7 +187,7 @@ class Writer:
         """Return the layers; a cache is made before the first token."""
         if self._cached and isinstance(self._layers, Memories):
             held = self._layers
-            self._layers = DecodeCache(held.stack.layers, held.states, self.position)
+            self._layers = DecodeCache(held.stack.layers, held.states, self._at, self._room)
         return self._layers
 
     def _reordered(self, block: ModelBlock, rows: Array) -> ModelBlock:
@@ -167,7 +200,7 @@ class Writer:
 def write_after(
     model: Model, reader: Reader, states: States, lengths: Any, hidden: Array, room: int
 ) -> tuple[Writer, Any]:
-    """Return a writer that continues what a decoder has read, and the first logits.
+    """Return a writer that continues what a decoder has read, and the first logits, on the device.
 
     Parameters
     ----------
@@ -183,9 +216,11 @@ def write_after(
     stack, states = stack.decoding(states, None if inside else room)
     cached = not inside and can_cache(model.library, stack.layers, states)
     writer = Writer(
-        model, reader.part, reader.params, reader.blocks, stack, states, lengths, cached=cached
-    )
-    return writer, writer.logits(hidden[:, None, :])[:, 0, :]
+        model, reader.part, reader.params, reader.blocks, stack, states, lengths, room,
+        cached=cached,
+    )  # fmt: skip
+    next_logits, _ = _programs(model.library, model.architecture)
+    return writer, next_logits(model.params, hidden[:, None, :])
 
 
 def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
@@ -207,7 +242,23 @@ def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple
     )  # fmt: skip
     writer = Writer(
         model, part, params, blocks_of(part, params, crosses_of(part, params, encoded, valid)),
-        stack, states, np.zeros(batch), own=True,
+        stack, states, np.zeros(batch), room, own=True,
     )  # fmt: skip
-    start = cast(EncoderDecoder, model.architecture).start
-    return writer, writer.write(np.full(batch, start), np.ones(batch, dtype=bool))
+    start = np.full(batch, cast(EncoderDecoder, model.architecture).start, dtype=np.int32)
+    return writer, writer.step(model.array(start), np.ones(batch, dtype=bool))
+
+
+@lru_cache(maxsize=64)
+def _programs(library: str, architecture: Architecture) -> tuple[Callable[..., Array], ...]:
+    """Return the logits of hidden states and the next positions, compiled if that pays."""
+
+    def next_logits(params: Params, hidden: Array) -> Array:
+        """Turn hidden states (batch, 1, dim) into float32 (batch, vocabulary)."""
+        xp = backend_of(hidden).xp
+        return xp.astype(architecture.logits(params, hidden)[:, 0, :], xp.float32)
+
+    def moved(at: Array, real: Array) -> Array:
+        """Add 1 to the positions, (batch, 1), where a token was written."""
+        return at + backend_of(at).xp.astype(real, at.dtype)
+
+    return compiled(library, next_logits), compiled(library, moved)

@@ -12,7 +12,7 @@ import numpy as np
 from attendre_core.backend import Backend
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, half, kernels, retrieval, sums, thresholds
+from attendre_jax import clamped, foreign, half, kernels, retrieval, sums, tables, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -45,6 +45,7 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
             "sum_logits": sums.sum_logits,
+            "table": tables.table,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,
@@ -60,7 +61,7 @@ def _attend(pairs: Pairs, value: jax.Array) -> jax.Array:
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:
-    return jnp.asarray(array, device=device)
+    return jax.device_put(np.array(array), device)  # asked for, as jax.transfer_guard sees it
 
 
 def _device_of(array: Any) -> Any:

@@ -15,7 +15,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import compiling, flex, heads, kernels, launches, sums
+from attendre_torch import compiling, flex, heads, kernels, launches, sums, tables
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
 from attendre_torch.transforms import transforms
@@ -63,6 +63,7 @@ def backend() -> Backend:
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
             "sum_logits": sums.sum_logits,
+            "table": tables.table,
             "top_k_threshold": or_else(launches.top_k_threshold, selection.top_k_threshold),
             **_machine_code(),
         },

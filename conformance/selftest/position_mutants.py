@@ -93,8 +93,8 @@ POSITION_MUTANTS = (
     Mutant(
         "ALiBi: the last head gets the first slope",
         ALIBI,
-        "each = alibi_slopes(heads * group)",
-        "each = alibi_slopes(heads * group)[::-1]",
+        "xp.reshape(slopes, (heads",
+        "xp.reshape(backend_of(slopes).xp.flip(slopes), (heads",
         f"{SCHEME}[alibi]",
     ),
     Mutant(

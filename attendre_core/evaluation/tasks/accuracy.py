@@ -74,6 +74,7 @@ def measure(
         watched = WatchedStream(model, memory, lengths)
         watched.stream.feed(read)
         _, logits = watched.stream.writer(1)
-        right[chosen] = logits.argmax(axis=-1) == answers[chosen]
+        likeliest = model.backend.to_numpy(logits).argmax(axis=-1)
+        right[chosen] = likeliest == answers[chosen]
         admitted[chosen], present[chosen] = watched.admitted, watched.present
     return Outcome(right, admitted, present)

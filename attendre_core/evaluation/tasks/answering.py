@@ -88,12 +88,13 @@ def log_likelihood(
     Parameters
     ----------
     writer, logits
-        From `Stream.writer`; ``logits`` predict the first token.
+        From `Stream.writer`; ``logits``, (batch, vocabulary), predict the first token.
     answers
         Token ids of each row. All tokens but the last are read in one step.
     """
     first = np.asarray([answer[0] for answer in answers])
     rows = np.arange(len(answers))
+    logits = writer.model.backend.to_numpy(logits)
     total = log_softmax(np.asarray(logits, dtype=np.float64))[rows, first]
     tokens, valid = padded([list(answer[:-1]) for answer in answers])
     if tokens.shape[1]:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 from attendre_core.backend import Array, backend_of, wide
+from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
@@ -173,10 +174,8 @@ class Gemma(Part, Architecture):
     def embed(self, params: Params, tokens: Array, position: Array) -> Array:
         """Look the tokens up and scale them."""
         x = embedded(params["embedding"], tokens)
-        found = backend_of(x)
         # The factor was rounded to the dtype of the embedding when the model was trained.
-        factor = found.xp.asarray(math.sqrt(self.dim), dtype=x.dtype, device=found.device_of(x))
-        return x * factor
+        return x * table(x, math.sqrt, self.dim, dtype=x.dtype)
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:
         """Normalise, make queries, keys and values, and normalise the first two again."""
