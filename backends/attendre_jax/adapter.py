@@ -13,7 +13,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, heads, kernels, retrieval, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -42,9 +42,11 @@ def backend() -> Backend:
             "attend": clamped.attend,
             "attend_top_k": foreign.attend_top_k,
             "erf": jax.scipy.special.erf,
+            "finite_entries": heads.finite_entries,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
+            "over_heads": heads.over_heads,
             "sum_logits": _sum_logits,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
