@@ -15,11 +15,11 @@ from attendre_core import ops
 
 __all__ = ["finite_entries", "head_axis", "over_heads"]
 
-_AXIS: ContextVar[str | None] = ContextVar("head_axis", default=None)
+_AXIS: ContextVar[str | tuple[str, ...] | None] = ContextVar("head_axis", default=None)
 
 
 @contextmanager
-def head_axis(name: str) -> Iterator[None]:
+def head_axis(name: str | tuple[str, ...]) -> Iterator[None]:
     """Add up scores over a named axis, for what is traced inside a ``with`` block.
 
     Inside `jax.shard_map` a layer sees only the heads of its own device. All devices must keep the
@@ -32,7 +32,7 @@ def head_axis(name: str) -> Iterator[None]:
     Parameters
     ----------
     name
-        The axis over which heads are split.
+        The axis, or axes, over which heads are split.
 
     Examples
     --------

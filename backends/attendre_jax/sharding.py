@@ -11,12 +11,11 @@ batch over another::
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
@@ -24,20 +23,13 @@ from attendre_core.layer.records import LayerState
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part, Tensor
+from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.model import Model
 from attendre_jax.attention import AttendreAttention
+from attendre_jax.mesh_rules import Axes, Rules, dividing, length_of
 from attendre_jax.models import ModelFunctions
 
 __all__ = ["Shardings", "place", "shardings", "state_shardings"]
-
-#: Names of a layer's parameters in every architecture of the zoo. Weights are (out, in).
-_QUERIES = re.compile(r"(cross_)?q(_bias)?$")
-_KEYS_AND_VALUES = re.compile(r"(cross_)?(k|v|qkv)(_bias)?$")
-_HIDDEN = re.compile(r"(gate|up)(_bias)?$")
-_OUT = re.compile(r"(cross_)?out$")
-_DOWN = re.compile(r"down$")
-_VOCABULARY = ("embedding", "head", "head_bias")
 
 
 @dataclass(frozen=True)
@@ -49,7 +41,7 @@ class Shardings:
     mesh
         The devices.
     heads, batch
-        The axes of the mesh over which heads and rows are split, or None.
+        The axes of the mesh over which heads and rows are split, as given.
     params
         A sharding for each parameter, nested like the parameters.
     rows
@@ -61,8 +53,8 @@ class Shardings:
     """
 
     mesh: Mesh
-    heads: str | None
-    batch: str | None
+    heads: Axes
+    batch: Axes
     params: Any
     rows: NamedSharding
     whole: NamedSharding
@@ -77,16 +69,18 @@ def shardings(
     model: Architecture | Model | ModelFunctions | AttendreAttention,
     mesh: Mesh,
     *,
-    heads: str | None = "model",
-    batch: str | None = "data",
+    heads: Axes = "model",
+    batch: Axes = "data",
     split_vocabulary: bool = True,
 ) -> Shardings:
     """Say where the parameters, states and batches of a model live on a mesh.
 
     Query heads and feed-forward features must divide by the number of devices along ``heads``.
-    K/V heads that do not, because there are fewer of them (grouped-query attention) or because
-    they are fused with queries, stay whole on every device, and so does a vocabulary that does not
-    divide; ``notes`` of the result say so.
+    K/V heads may be fewer (grouped-query attention). Then name two axes, such as
+    ``heads=("kv", "group")``: K/V heads are split over as many of the first axes as they divide
+    by, and copied along the others. With one axis they would stay whole on every device, and XLA
+    would gather them in each step. A vocabulary that does not divide stays whole. ``notes`` of the
+    result say what is copied.
 
     Parameters
     ----------
@@ -95,9 +89,10 @@ def shardings(
     mesh
         Its axes must be of type ``AxisType.Auto``.
     heads
-        The axis over which each layer is split (tensor parallelism); None leaves layers whole.
+        The axis, or axes, over which each layer is split (tensor parallelism); None leaves layers
+        whole.
     batch
-        The axis over which the rows of a batch are split; None leaves them together.
+        The axis, or axes, over which the rows of a batch are split; None leaves them together.
     split_vocabulary
         Split the embedding and the output matrix over ``heads``, too.
 
@@ -121,14 +116,12 @@ def shardings(
     >>> jax.jit(functions.logits)(params, tokens).shape
     (2, 10, 8)
     """
-    count = _length_of(mesh, "heads", heads)
-    _length_of(mesh, "batch", batch)
-    notes: list[str] = []
+    length_of(mesh, "batch", batch)
+    rules = Rules(mesh, heads, length_of(mesh, "heads", heads), split_vocabulary, [])
     if isinstance(model, AttendreAttention):
-        specs = _of_attention(model, heads, count, notes)
+        specs = rules.of_attention(model)
     else:
-        architecture = model if isinstance(model, Architecture) else model.architecture
-        specs = _of_model(architecture, heads, count, split_vocabulary, notes)
+        specs = rules.of_model(model if isinstance(model, Architecture) else model.architecture)
 
     def on_mesh(spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(mesh, spec)
@@ -140,18 +133,16 @@ def shardings(
         params=jax.tree.map(on_mesh, specs, is_leaf=lambda x: isinstance(x, PartitionSpec)),
         rows=on_mesh(PartitionSpec(batch)),
         whole=on_mesh(PartitionSpec()),
-        notes=tuple(dict.fromkeys(notes)),
+        notes=tuple(dict.fromkeys(rules.notes)),
     )
 
 
-def state_shardings(
-    state: Any, mesh: Mesh, *, heads: str | None = "model", batch: str | None = "data"
-) -> Any:
+def state_shardings(state: Any, mesh: Mesh, *, heads: Axes = "model", batch: Axes = "data") -> Any:
     """Return a sharding for each array of a state, nested like it.
 
     Keys, values and waiting queries are split by rows and by heads, records and scores by rows
-    (with ``per_head=True`` by K/V heads, too). K/V heads that do not divide by the number of
-    devices stay whole on each of them.
+    (with ``per_head=True`` by K/V heads, too). K/V heads are split over as many of the axes
+    ``heads``, from the first one on, as they divide by.
 
     Parameters
     ----------
@@ -173,9 +164,10 @@ def state_shardings(
     >>> tuple(where.kv.key.spec), tuple(where.queue.data[0].spec), tuple(where.kv.score.spec)
     (('data', 'model'), ('data', None, 'model'), ('data',))
     """
-    count, rows = _length_of(mesh, "heads", heads), _length_of(mesh, "batch", batch)
+    length_of(mesh, "heads", heads)
+    rows = length_of(mesh, "batch", batch)
 
-    def placed(leaf: Array, lead: int, *rest: str | None) -> NamedSharding:
+    def placed(leaf: Array, lead: int, *rest: Axes) -> NamedSharding:
         if leaf.shape[lead] % rows:
             raise ConfigError(
                 f"state_shardings: the batch has {leaf.shape[lead]} rows, expected a multiple of "
@@ -189,7 +181,7 @@ def state_shardings(
             return LayerState(of(part.kv), queue)
         if isinstance(part, KeyValueState):
             lead = part.clock.ndim - 1  # layers of a scan, on an axis of their own
-            split = heads if part.key.shape[lead + 1] % count == 0 else None
+            split = dividing(mesh, heads, part.key.shape[lead + 1])
             axes = (split,) if part.valid.ndim == lead + 3 else ()
             records = {
                 name: tree_map(lambda leaf: placed(leaf, lead, *axes), getattr(part, name))
@@ -211,7 +203,7 @@ def state_shardings(
         """Split the queries, which are the first of the data, by heads."""
         lead = queue.clock.ndim - 1
         query = queue.data[0]
-        split = heads if query.shape[lead + 2] % count == 0 else None
+        split = dividing(mesh, heads, query.shape[lead + 2])
         plain: DataOnlyState = of(queue)
         return plain._replace(data=(placed(query, lead, None, split), *plain.data[1:]))
 
@@ -238,117 +230,3 @@ def place(tree: Any, where: Any) -> Any:
     if isinstance(where, NamedSharding):
         return jax.tree.map(lambda array: put(array, where), tree)
     return jax.tree.map(put, tree, where)
-
-
-# ---------------------------------------------------------------- inside
-
-
-def _length_of(mesh: Mesh, what: str, axis: str | None) -> int:
-    """Return the number of devices along an axis."""
-    if axis is None:
-        return 1
-    if axis not in mesh.axis_names:
-        raise ConfigError(
-            f"shardings: {what} is {axis!r}, expected an axis of the mesh: "
-            f"{', '.join(map(repr, mesh.axis_names))}; or None to leave it whole."
-        )
-    kind = mesh.axis_types[mesh.axis_names.index(axis)]
-    if kind != AxisType.Auto:
-        raise ConfigError(
-            f"shardings: the axis {axis!r} of the mesh is of type {kind.name}, expected Auto. "
-            "Make it with jax.make_mesh(..., axis_types=(jax.sharding.AxisType.Auto, ...))."
-        )
-    return int(mesh.shape[axis])
-
-
-def _divided(what: str, number: int, count: int, axis: str | None) -> None:
-    if number % count:
-        raise ConfigError(
-            f"shardings: the model has {number} {what}, expected a multiple of {count}, the "
-            f"devices along {axis!r}. Use a mesh with fewer devices along this axis."
-        )
-
-
-def _of_model(
-    architecture: Architecture,
-    heads: str | None,
-    count: int,
-    split_vocabulary: bool,
-    notes: list[str],
-) -> Any:
-    tensors = architecture.parameters()
-    vocabulary = heads if split_vocabulary else None
-    if isinstance(architecture, EncoderDecoder):
-        top = _of_top(tensors, vocabulary, count, notes)
-        for name in ("encoder", "decoder"):
-            own = getattr(architecture, name)
-            top[name] = _of_part(own, tensors[name], heads, vocabulary, count, notes)
-        return top
-    part: Any = architecture
-    return _of_part(part, tensors, heads, vocabulary, count, notes)
-
-
-def _of_part(
-    part: Part, tensors: Params, heads: str | None, vocabulary: str | None, count: int, notes: Any
-) -> Params:
-    _divided("heads", part.heads, count, heads)
-    together = part.kv_heads % count == 0
-    if not together:
-        notes.append(
-            f"{part.kv_heads} K/V heads do not divide by {count}: they stay whole on each device"
-        )
-    top = _of_top(tensors, vocabulary, count, notes)
-
-    def spec(name: str, tensor: Tensor) -> PartitionSpec:
-        split = heads
-        if _KEYS_AND_VALUES.match(name) or name == "k_norm":
-            split = heads if together else None
-        if name in ("q_norm", "k_norm"):  # of each head, or one for all
-            return PartitionSpec(split, None) if len(tensor.shape) == 2 else PartitionSpec()
-        if name == "bias_table":  # (buckets, heads)
-            return PartitionSpec(None, heads)
-        if _HIDDEN.match(name):
-            _divided("feed-forward features", tensor.shape[0], count, heads)
-        elif not (_QUERIES.match(name) or _KEYS_AND_VALUES.match(name)):
-            columns = _OUT.match(name) or _DOWN.match(name)
-            return PartitionSpec(None, heads) if columns else PartitionSpec()
-        return PartitionSpec(split, *(None,) * (len(tensor.shape) - 1))
-
-    top["layers"] = [
-        {name: spec(name, tensor) for name, tensor in layer.items()} for layer in tensors["layers"]
-    ]
-    return top
-
-
-def _of_top(tensors: Params, vocabulary: str | None, count: int, notes: list[str]) -> Params:
-    """Place what is outside of layers: tables, the output matrix, norms."""
-
-    def spec(name: str, tensor: Tensor) -> PartitionSpec:
-        if name not in _VOCABULARY or vocabulary is None:
-            return PartitionSpec()
-        rows = tensor.shape[-1 if name == "head_bias" else 0]
-        if rows % count:
-            notes.append(f"{rows} rows of {name} do not divide by {count}: they stay whole")
-            return PartitionSpec()
-        lead = (None,) * (len(tensor.shape) - 1)
-        return (
-            PartitionSpec(*lead, vocabulary)
-            if name == "head_bias"
-            else PartitionSpec(vocabulary, *lead)
-        )
-
-    return {name: spec(name, one) for name, one in tensors.items() if isinstance(one, Tensor)}
-
-
-def _of_attention(
-    attention: AttendreAttention, heads: str | None, count: int, notes: list[str]
-) -> AttendreAttention:
-    _, number, _ = attention.query.shape
-    _divided("heads", number, count, heads)
-    kv_heads = attention.key.shape[1]
-    if kv_heads % count:
-        notes.append(f"{kv_heads} K/V heads do not divide by {count}: they stay whole")
-    one = PartitionSpec(None, heads if kv_heads % count == 0 else None)
-    table = None if attention.table is None else PartitionSpec(None, heads)
-    split = PartitionSpec(None, heads)
-    return AttendreAttention(split, one, one, PartitionSpec(heads), table, attention.layer)
