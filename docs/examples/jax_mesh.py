@@ -1,9 +1,8 @@
 """A Llama with memories on a mesh of devices: read a long input, write on, take a training step.
 
 The weights and the memories of each layer are split by heads over one axis of the mesh, and the
-rows of the batch over the other. Without accelerators, JAX makes devices of a CPU::
-
-    XLA_FLAGS=--xla_force_host_platform_device_count=8 python jax_mesh.py
+rows of the batch over the other. Run it with ``python jax_mesh.py``; without accelerators, JAX makes
+eight devices of a CPU.
 
 In several processes, call ``jax.distributed.initialize(...)`` first; the rest stays the same.
 """
@@ -95,4 +94,5 @@ def main() -> bool:
 
 
 if __name__ == "__main__":
+    jax.config.update("jax_num_cpu_devices", 8)
     main()
