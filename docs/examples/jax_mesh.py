@@ -1,8 +1,8 @@
 """A Llama with memories on a mesh of devices: read a long input, write on, take a training step.
 
 The weights and the memories of each layer are split by heads over one axis of the mesh, and the
-rows of the batch over the other. Run it with ``python jax_mesh.py``; without accelerators, JAX makes
-eight devices of a CPU.
+rows of the batch over the other. Run it with ``python jax_mesh.py``; of a CPU, JAX makes eight
+devices.
 
 In several processes, call ``jax.distributed.initialize(...)`` first; the rest stays the same.
 """
