@@ -73,7 +73,7 @@ def over_heads(x: jax.Array, how: str = "sum", *, per_head: bool = False) -> Any
     if how == "max":
         return lax.pmax(local, name)
     total = lax.psum(local, name)
-    return total / lax.axis_size(name) if how == "mean" else total
+    return total / lax.psum(1, name) if how == "mean" else total
 
 
 def finite_entries(x: jax.Array, keep: tuple[int, ...]) -> Any:
