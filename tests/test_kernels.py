@@ -203,6 +203,21 @@ CASES: dict[str, list[Case]] = {
         case(pairs(near=flags(2, 1, 1, 5, 9))),
         case(pairs(300, bounds=THREE), normal(2, 5)),
     ],
+    "over_heads": [
+        case(normal(2, 3, 2, 9)),
+        case(normal(2, 3, 2, 9), "max"),
+        case(normal(2, 3, 2, 9), "mean", per_head=True),
+        case(flags(2, 3, 2, 5, 9), "any"),
+    ],
+    "pool_pairs": [
+        case(pairs(), "weights"),
+        case(pairs(causal=True), "weights", "sum", normal(2, 5)),
+        case(pairs(causal=True), "weights", "max", None, normal(2, 2, 9, 8)),
+        case(pairs(causal=True), "logits", "mean"),
+        case(pairs(near=flags(2, 1, 1, 5, 9)), "logits", "max"),
+        case(pairs(bounds=THREE), "weights", "mean"),
+        case(pairs(key_valid=np.zeros((2, 1, 9), dtype=bool)), "weights"),
+    ],
     "take_rows": [case(normal(7, 3), shuffled(2, 7)), case(normal(7), shuffled(7))],
     "top_k_threshold": [
         case(normal(3, 20), 4, shuffled(1, 20)),
@@ -223,7 +238,10 @@ CASES: dict[str, list[Case]] = {
     ],
 }
 #: Kernels that decline unless they are asked for.
-ON_DEMAND = {"jax": {"approximate_threshold", "attend_top_k"}}
+ON_DEMAND = {
+    "jax": {"approximate_threshold", "attend_top_k", "pool_pairs"},
+    "torch": {"pool_pairs"},
+}
 
 
 @pytest.fixture(params=LIBRARIES)
@@ -261,7 +279,7 @@ def on(library: Backend, given: Any) -> Any:
 
 def counted(name: str, given: Case) -> Any:
     """Tell what of an answer matters: of queries that are real, of slots that hold an entry."""
-    if name not in ("attend", "logits", "sum_logits"):
+    if name not in ("attend", "logits", "pool_pairs", "sum_logits"):
         return True
     made = given[0][0]
     real = made["query_valid"][:, None, None, :, None]

@@ -1,5 +1,6 @@
 from attendre_core.ops.admission import admit as admit
 from attendre_core.ops.admission import mean_less_deviations as mean_less_deviations
+from attendre_core.ops.bias import DistanceBias as DistanceBias
 from attendre_core.ops.counting import count_true as count_true
 from attendre_core.ops.counting import finite_entries as finite_entries
 from attendre_core.ops.counting import running_count as running_count
@@ -8,6 +9,7 @@ from attendre_core.ops.dense import attention as attention
 from attendre_core.ops.dense import logits_of as logits_of
 from attendre_core.ops.dense import masked_softmax as masked_softmax
 from attendre_core.ops.dense import mix as mix
+from attendre_core.ops.dense import pool_queries as pool_queries
 from attendre_core.ops.heads import over_heads as over_heads
 from attendre_core.ops.layers import erf as erf
 from attendre_core.ops.layers import linear as linear
@@ -24,6 +26,7 @@ from attendre_core.ops.pairs import logits as logits
 from attendre_core.ops.pairs import sum_logits as sum_logits
 from attendre_core.ops.pairs import ungrouped as ungrouped
 from attendre_core.ops.pairs import visible_pairs as visible_pairs
+from attendre_core.ops.pooling import pool_pairs as pool_pairs
 from attendre_core.ops.selection import among_top_k as among_top_k
 from attendre_core.ops.selection import approximate_threshold as approximate_threshold
 from attendre_core.ops.selection import approximate_top_k as approximate_top_k

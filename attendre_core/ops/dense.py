@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, backend_of, namespace_of, op
+from attendre_core.backend import Array, backend_of, namespace_of, op, wide
+from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import among_top_k, approximate_threshold, top_k_threshold
 
-__all__ = [
-    "attend_top_k",
-    "attention",
-    "logits_of",
-    "masked_softmax",
-    "mix",
-]
+__all__ = ["attend_top_k", "attention", "logits_of", "masked_softmax", "mix", "pool_queries"]
 
 _LAST = 2**31 - 1
 
 
 def logits_of(query: Array, key: Array) -> Array:
-    """Multiply every query with every key of its K/V head.
+    """Multiply every query with every key of its K/V head; half precision in float32.
 
     Parameters
     ----------
@@ -33,13 +28,13 @@ def logits_of(query: Array, key: Array) -> Array:
     """
     xp = namespace_of(query, key)
     batch, heads, group, count, dim = query.shape
-    rows = xp.reshape(query, (batch, heads, group * count, dim))
-    flat = xp.matmul(rows, xp.matrix_transpose(key))
+    rows = xp.reshape(wide(query), (batch, heads, group * count, dim))
+    flat = xp.matmul(rows, xp.matrix_transpose(wide(key)))
     return xp.reshape(flat, (batch, heads, group, count, key.shape[2]))
 
 
 def mix(weights: Array, value: Array) -> Array:
-    """Sum the values by their weights.
+    """Sum the values by their weights; values of half precision in float32.
 
     Parameters
     ----------
@@ -55,8 +50,42 @@ def mix(weights: Array, value: Array) -> Array:
     """
     xp = namespace_of(weights, value)
     batch, heads, group, count, slots = weights.shape
-    flat = xp.matmul(xp.reshape(weights, (batch, heads, group * count, slots)), value)
+    flat = xp.matmul(xp.reshape(weights, (batch, heads, group * count, slots)), wide(value))
     return xp.reshape(flat, (batch, heads, group, count, value.shape[3]))
+
+
+def pool_queries(
+    amounts: Array, allowed: Array, queries: str = "sum", weight: Array | None = None
+) -> Array:
+    """Pool amounts over the queries that may attend to an entry; 0 where none may.
+
+    Parameters
+    ----------
+    amounts, allowed
+        (batch, kv_heads, group, queries, slots), and booleans broadcastable to it.
+    queries
+        ``"sum"``, ``"max"`` or ``"mean"``.
+    weight
+        (batch, queries): multiplies the amounts; None = 1.
+
+    Returns
+    -------
+    array
+        (batch, kv_heads, group, slots).
+    """
+    xp = namespace_of(amounts)
+    if weight is not None:
+        amounts = amounts * weight[:, None, None, :, None]
+    if queries == "max":
+        pooled = xp.max(xp.where(allowed, amounts, -float("inf")), axis=3)
+        return xp.where(pooled == -float("inf"), xp.zeros_like(pooled), pooled)
+    kept = xp.where(allowed, amounts, xp.zeros_like(amounts))
+    pooled = xp.sum(kept, axis=3, dtype=kept.dtype)
+    if queries == "mean":
+        count = count_true(allowed, axis=3)
+        count = xp.maximum(count, xp.ones_like(count))
+        pooled = pooled / xp.astype(count, pooled.dtype)
+    return pooled
 
 
 @op

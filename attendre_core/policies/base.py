@@ -128,7 +128,7 @@ class Policy:
     ... class LastWeight(at.Policy):
     ...     def observe(self, stored, attention):
     ...         last = attention.last()
-    ...         return last.pool(last.weights, heads="mean")
+    ...         return last.pool("weights", heads="mean")
     >>> at.KeyValueMemory(size=64, policy=LastWeight()).policy
     LastWeight()
     """

@@ -43,5 +43,4 @@ class H2O(Policy):
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Add the weights of this step's queries."""
         nothing = namespace_of(stored.score).zeros_like(stored.score)
-        weights = attention.pool(attention.weights, queries="sum", heads="sum", unseen=nothing)
-        return stored.score + weights
+        return stored.score + attention.pool("weights", queries="sum", unseen=nothing)

@@ -90,6 +90,4 @@ class LFA(Scored):
         if self.score == "logits":
             return past + attention.sum_logits(weight, heads=self.heads, unseen=nothing)
         amounts = transformed(self.score, attention)
-        if weight is not None:
-            amounts = amounts * weight[:, None, None, :, None]
-        return past + attention.pool(amounts, queries="sum", heads=self.heads, unseen=nothing)
+        return past + attention.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)

@@ -69,7 +69,4 @@ class LRA(Scored):
         view = attention.last() if self.pool == "last" else attention
         queries = "sum" if self.pool == "last" else self.pool
         heads = self.heads or ("max" if self.pool == "max" else "sum")
-        if self.score == "logits" and queries == "sum":
-            return view.sum_logits(heads=heads)
-        amounts = transformed(self.score, view)
-        return view.pool(amounts, queries=queries, heads=heads)
+        return view.pool(transformed(self.score, view), queries=queries, heads=heads)

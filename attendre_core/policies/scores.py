@@ -95,10 +95,8 @@ def check_score(where: str, score: ScoreTransform) -> None:
         )
 
 
-def transformed(score: ScoreTransform, attention: Attention) -> Array:
-    """Return what a policy pools, (batch, kv_heads, group, queries, slots)."""
-    if score == "logits":
-        return attention.logits
-    if score == "softmax":
-        return attention.weights
+def transformed(score: ScoreTransform, attention: Attention) -> Array | str:
+    """Return what a policy passes to `Attention.pool`."""
+    if isinstance(score, str):
+        return "weights" if score == "softmax" else score
     return score(attention)

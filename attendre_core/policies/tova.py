@@ -42,4 +42,4 @@ class TOVA(Policy):
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the weights of the last query."""
         last = attention.last()
-        return last.pool(last.weights, heads="mean")
+        return last.pool("weights", heads="mean")

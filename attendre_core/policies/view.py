@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of, numbers
-from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, visible_pairs
+from attendre_core.backend import Array, backend_of, numbers, wide
+from attendre_core.errors import ConfigError
+from attendre_core.ops.pairs import Pairs, Term, visible_pairs
+from attendre_core.ops.pooling import known
 from attendre_core.policies.base import Stored
 
 __all__ = ["Attention"]
@@ -21,7 +23,7 @@ class Attention:
     Everything is computed on first use, so a policy pays only for what it uses. In shapes, G is
     the number of K/V heads and R the number of query heads per K/V head; scores are (batch,
     slots), or (batch, G, slots) with ``per_head=True``. No gradient flows through what a policy
-    sees.
+    sees, and half precision is float32 here.
 
     Attributes
     ----------
@@ -46,12 +48,9 @@ class Attention:
         self._xp, self._cut = backend.xp, backend.stop_gradient
         self._pairs, self._value, self.stored = pairs, value, stored
         self._plain_query, self._top_k, self._passes = query, top_k, passes
-        self._logits: Array | None = None  # with gradients, like weights and output
-        self._weights: Array | None = None
-        self._output: Array | None = None
+        self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
         self._used: Array | None = None
-        self._allowed: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
         xp = backend.xp
@@ -81,34 +80,32 @@ class Attention:
     @property
     def key(self) -> Array:
         """(batch, G, slots, head_dim): the stored keys, without positions."""
-        return self._cut(self._pairs.terms[0].plain_key)
+        return self._cut(wide(self._pairs.terms[0].plain_key))
 
     @property
     def value(self) -> Array:
         """(batch, G, slots, value_dim): the stored values."""
-        return self._cut(self._value)
+        return self._cut(wide(self._value))
 
     @property
     def logits(self) -> Array:
         """(batch, G, R, queries, slots): after scale, position and bias; for `allowed` pairs."""
-        return self._cut(self._full_logits())
+        return self._cut(known(self._pairs, "logits"))
 
     @property
     def weights(self) -> Array:
         """(batch, G, R, queries, slots): softmax over all allowed entries, not only the top K."""
-        return self._cut(self._full_weights())
+        return self._cut(known(self._pairs, "weights"))
 
     @property
     def output(self) -> Array:
         """(batch, G, R, queries, value_dim): the output of attention."""
-        return self._cut(self.attended())
+        return self._cut(wide(self.attended()))
 
     @property
     def allowed(self) -> Array:
         """Boolean, broadcastable to `logits`: the query is valid and may attend to the entry."""
-        if self._allowed is None:
-            self._allowed = allowed_pairs(self._pairs)
-        return self._allowed
+        return known(self._pairs, "allowed")
 
     @property
     def order(self) -> Array:
@@ -161,10 +158,11 @@ class Attention:
 
     def pool(
         self,
-        amounts: Array,
+        amounts: Array | str,
         *,
         queries: str = "sum",
         heads: str = "sum",
+        weight: Array | None = None,
         unseen: Array | None = None,
     ) -> Array:
         """Pool over the queries that saw an entry, then over heads.
@@ -172,27 +170,35 @@ class Attention:
         Parameters
         ----------
         amounts
-            Broadcastable to `logits`.
+            Broadcastable to `logits`; or ``"logits"`` or ``"weights"``, which are then pooled
+            without the matrix of all pairs where a kernel can.
         queries, heads
             ``"sum"``, ``"max"`` or ``"mean"``.
+        weight
+            (batch, queries): multiplies the amounts; None = 1.
         unseen
             Scores of the entries that no valid query saw; None = they keep their scores.
         """
-        xp = self._xp
-        if queries == "max":
-            pooled = xp.max(xp.where(self.allowed, amounts, -float("inf")), axis=3)
-            pooled = xp.where(pooled == -float("inf"), xp.zeros_like(pooled), pooled)
+        if not isinstance(amounts, str):
+            pooled = ops.pool_queries(amounts, self.allowed, queries, weight)
+        elif amounts not in ("logits", "weights"):
+            raise ConfigError(
+                f"Attention.pool: amounts is {amounts!r}, expected an array, 'logits' or 'weights'."
+            )
+        elif amounts == "logits" and queries != "max":
+            return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
-            kept = xp.where(self.allowed, amounts, xp.zeros_like(amounts))
-            pooled = xp.sum(kept, axis=3, dtype=kept.dtype)
-            if queries == "mean":
-                count = ops.count_true(self.allowed, axis=3)
-                count = xp.maximum(count, xp.ones_like(count))
-                pooled = pooled / xp.astype(count, pooled.dtype)
+            value = self._value if self._top_k is None else None
+            pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
         return self._over_heads(pooled, heads, unseen)
 
     def sum_logits(
-        self, weight: Array | None = None, *, heads: str = "sum", unseen: Array | None = None
+        self,
+        weight: Array | None = None,
+        *,
+        queries: str = "sum",
+        heads: str = "sum",
+        unseen: Array | None = None,
     ) -> Array:
         """Sum the logits over the queries that saw an entry, then pool over heads.
 
@@ -203,10 +209,15 @@ class Attention:
         ----------
         weight
             (batch, queries), 1 by default.
+        queries
+            ``"sum"``, or ``"mean"`` to divide by how many queries saw the entry.
         heads, unseen
             As in `pool`.
         """
-        return self._over_heads(self._cut(ops.sum_logits(self._pairs, weight)), heads, unseen)
+        pooled = self._cut(ops.sum_logits(self._pairs, weight))
+        if queries == "mean":
+            pooled = self._per_query(pooled)
+        return self._over_heads(pooled, heads, unseen)
 
     def last(self) -> Attention:
         """Return the same view of only the last valid query of each row."""
@@ -220,10 +231,8 @@ class Attention:
             """Select the last valid query along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
-            rest = (1,) * (array.ndim - axis - 1)
-            here = xp.reshape(
-                is_last, (is_last.shape[0], *(1,) * (axis - 1), number.shape[0], *rest)
-            )
+            lead, rest = (1,) * (axis - 1), (1,) * (array.ndim - axis - 1)
+            here = xp.reshape(is_last, (is_last.shape[0], *lead, number.shape[0], *rest))
             if xp.isdtype(array.dtype, "bool"):
                 return xp.any(array & here, axis=axis, keepdims=True)
             kept = xp.where(here, array, xp.zeros_like(array))
@@ -237,9 +246,10 @@ class Attention:
             query_valid=which >= 0,
             terms=tuple(of(term) for term in pairs.terms),
             query_place=only(pairs.query_place, 3),
-            bias=only(pairs.bias, 3),
+            bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
             near=only(pairs.near, 3),
             memo={},
+            documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
         return Attention(
             last, self._value, only(self.position, 1), self.stored, self.latest,
@@ -253,26 +263,21 @@ class Attention:
         if self._output is None:
             if self._top_k is not None:
                 self._output, *bound = ops.attend_top_k(
-                    self._full_logits(), self._value, visible_pairs(self._pairs), self._top_k,
-                    self.order, self._passes,
+                    known(self._pairs, "logits"), wide(self._value), visible_pairs(self._pairs),
+                    self._top_k, self.order, self._passes,
                 )  # fmt: skip
                 self._bound = tuple(self._cut(part) for part in bound)
-            elif self._logits is not None:
-                self._output = ops.mix(self._full_weights(), self._value)
+            elif "logits" in (self._pairs.memo or ()):
+                self._output = ops.mix(known(self._pairs, "weights"), self._value)
             else:
                 self._output = ops.attend(self._pairs, self._value)
         return self._output
 
-    def _full_logits(self) -> Array:
-        if self._logits is None:
-            self._logits = ops.logits(self._pairs)
-        return self._logits
-
-    def _full_weights(self) -> Array:
-        if self._weights is None:
-            sink = self._pairs.sink
-            self._weights = ops.masked_softmax(self._full_logits(), self.allowed, sink)
-        return self._weights
+    def _per_query(self, summed: Array) -> Array:
+        """Divide sums, (batch, G, R, slots), by the number of queries that saw the entry."""
+        count = ops.count_true(self.allowed, axis=3)
+        count = self._xp.maximum(count, self._xp.ones_like(count))
+        return summed / self._xp.astype(count, summed.dtype)
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
         """Pool (batch, G, R, slots) over the heads that share a decision, and fill in `unseen`."""

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendre_core.backend import Backend
-from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, heads, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, half, heads, kernels, retrieval, sums, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -39,7 +38,7 @@ def backend() -> Backend:
         alignment=64,
         kernels={
             "approximate_threshold": retrieval.approximate_threshold,
-            "attend": clamped.attend,
+            "attend": _attend,
             "attend_top_k": foreign.attend_top_k,
             "erf": jax.scipy.special.erf,
             "finite_entries": heads.finite_entries,
@@ -47,7 +46,7 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
             "over_heads": heads.over_heads,
-            "sum_logits": _sum_logits,
+            "sum_logits": sums.sum_logits,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,
@@ -57,9 +56,9 @@ def backend() -> Backend:
     )
 
 
-def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
-    kernel = sums.sum_logits if len(pairs.terms) == 1 else clamped.sum_logits
-    return kernel(pairs, weight)
+def _attend(pairs: Pairs, value: jax.Array) -> jax.Array:
+    kernel = half.attend if len(pairs.terms) == 1 else clamped.attend
+    return kernel(pairs, value)
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:

@@ -10,6 +10,7 @@ LFU = "attendre_core/policies/lfu.py"
 LRU = "attendre_core/policies/lru.py"
 NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
 OPS = "attendre_core/ops/dense.py"
+DENSE = "attendre_core/ops/dense.py"
 PAIRS = "attendre_core/ops/pairs.py"
 SCORES = "attendre_core/policies/scores.py"
 SELECTION = "attendre_core/ops/selection.py"
@@ -86,22 +87,22 @@ ATTENTION_MUTANTS = (
     Mutant(
         "softmax scores from the top K only",
         VIEW,
-        "self._weights = ops.masked_softmax(self._full_logits(), self.allowed, sink)",
-        "self._weights = ops.masked_softmax(self._full_logits(), self.used, sink)",
+        "pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)",
+        "pooled = ops.pool_queries(ops.masked_softmax(self.logits, self.used), self.used, queries)",
         "policies/test_paper_rules.py::test_scores_come_from_all_entries",
     ),
     Mutant(
         "max pooling counts masked pairs as 0",
-        VIEW,
-        'xp.where(self.allowed, amounts, -float("inf"))',
-        "xp.where(self.allowed, amounts, 0.0)",
+        DENSE,
+        'xp.where(allowed, amounts, -float("inf"))',
+        "xp.where(allowed, amounts, 0.0)",
         f"{ORACLE}[lra]",
     ),
     Mutant(
         "mean pooling divides by all queries",
-        VIEW,
-        "count = ops.count_true(self.allowed, axis=3)",
-        "count = ops.count_true(self.allowed | ~self.allowed, axis=3)",
+        DENSE,
+        "count = count_true(allowed, axis=3)",
+        "count = count_true(allowed | ~allowed, axis=3)",
         f"{ORACLE}[lra]",
     ),
     Mutant(
