@@ -192,12 +192,6 @@ def compete(
     return Exchange(new, *ops.admit(*rank_stored, *rank_new), state.clock, refused)
 
 
-def _count(flags: Array) -> Array:
-    """Count the entries of each row, over all K/V heads if each has its own: (batch,)."""
-    count = ops.count_true(flags, axis=-1)
-    return ops.over_heads(count[:, :, None]) if count.ndim == 2 else count
-
-
 def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
     """Return what was evicted: the displaced entry, or the new one where it was refused."""
     xp = namespace_of(state.key)
@@ -234,10 +228,11 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
     gone = xp.where(write, ops.gather_slots(state.valid, slot, axis=axis), new.valid)
     arrival = xp.where(write, ops.gather_slots(state.arrival, slot, axis=axis), new.arrival)
     late = arrival >= xp.reshape(since, since.shape + (1,) * axis)
-    evictions = state.evictions + _count(gone)
-    refusals = state.refusals + _count(gone & late)
+    axes = tuple(range(1, axis + 1))
+    evictions = state.evictions + ops.count_true(gone, axis=axes)
+    refusals = state.refusals + ops.count_true(gone & late, axis=axes)
     if refused is not None:
-        without_slot = _count(refused.valid)
+        without_slot = ops.count_true(refused.valid, axis=axes)
         evictions, refusals = evictions + without_slot, refusals + without_slot
     key, value = ops.write_slots(
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate

@@ -40,6 +40,7 @@ def backend() -> Backend:
             "approximate_threshold": retrieval.approximate_threshold,
             "attend": _attend,
             "attend_top_k": foreign.attend_top_k,
+            "count_true": heads.count_true,
             "erf": jax.scipy.special.erf,
             "finite_entries": heads.finite_entries,
             "gather_slots": kernels.gather_slots,

@@ -13,7 +13,7 @@ from jax import lax
 
 from attendre_core import ops
 
-__all__ = ["finite_entries", "head_axis", "over_heads"]
+__all__ = ["count_true", "finite_entries", "head_axis", "over_heads"]
 
 _AXIS: ContextVar[str | tuple[str, ...] | None] = ContextVar("head_axis", default=None)
 
@@ -24,8 +24,8 @@ def head_axis(name: str | tuple[str, ...]) -> Iterator[None]:
 
     Inside `jax.shard_map` a layer sees only the heads of its own device. All devices must keep the
     same entries, so the scores of their heads are added up (`jax.lax.psum`) before anything is
-    ranked: (batch, slots) numbers in each step, and nothing else. With ``per_head=True`` each K/V
-    head decides alone and nothing is added up; there, a K/V head must not be split.
+    ranked: (batch, slots) numbers in each step, and flags. With ``per_head=True`` each K/V head
+    decides alone and only flags and counters meet; there, a K/V head must not be split.
 
     Under `jax.jit` on arrays that are placed on a mesh, XLA does this by itself.
 
@@ -74,6 +74,15 @@ def over_heads(x: jax.Array, how: str = "sum", *, per_head: bool = False) -> Any
         return lax.pmax(local, name)
     total = lax.psum(local, name)
     return total / lax.psum(1, name) if how == "mean" else total
+
+
+def count_true(flags: jax.Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Any:
+    """Count the entries of all K/V heads, (batch, kv_heads, slots), on every device."""
+    name = _AXIS.get()
+    if name is None or axis != (1, 2):
+        return NotImplemented
+    local = ops.count_true.plain(flags, axis=axis, keepdims=keepdims)  # type: ignore[attr-defined]
+    return lax.psum(local, name)
 
 
 def finite_entries(x: jax.Array, keep: tuple[int, ...]) -> Any:

@@ -269,7 +269,7 @@ MEMORY_MUTANTS = (
     Mutant(
         "admitted share: refused entries are not counted",
         RANKING,
-        "refusals = state.refusals + _count(gone & late)",
+        "refusals = state.refusals + ops.count_true(gone & late, axis=axes)",
         "refusals = state.refusals",
         "memory/test_oracle.py::test_admitted_share_equals_oracle",
     ),
