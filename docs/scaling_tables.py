@@ -87,6 +87,12 @@ def token_flops(sizes: Sizes, keys: float) -> float:
     return sizes.layers * (2 * sizes.layer_weights + attention)
 
 
+def score_flops(sizes: Sizes, memory: Memory) -> float:
+    """Operations per token that a causal sum of logits adds: sums of queries, and one product."""
+    each = 2 * sizes.heads * sizes.head_dim
+    return sizes.layers * each * (memory.chunk + 1 + memory.slots / memory.chunk)
+
+
 def collectives(sizes: Sizes, memory: Memory, batch: int, width: int) -> dict[str, tuple[int, int]]:
     """Return what is added up over devices in one step: times, and bytes each time."""
     stream = batch * memory.chunk * sizes.dim * width
