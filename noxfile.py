@@ -249,6 +249,16 @@ def tests_thorough(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def distributed(session: nox.Session) -> None:
+    """Run the tests with several processes or devices in full, long ones too."""
+    folder = ROOT / "backends" / "tests"
+    found = [*folder.glob("test_*_distributed.py"), *folder.glob("test_jax_mesh.py")]
+    pytest = str(shared(session, "frameworks") / "pytest")
+    environment = {"OMP_NUM_THREADS": "1"}
+    session.run(pytest, *map(str, sorted(found)), *session.posargs, env=environment, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def mutants(session: nox.Session) -> None:
     """Break the core on purpose, many times; the suite must notice each one."""
     python = shared(session, "frameworks") / "python"

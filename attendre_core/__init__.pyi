@@ -55,6 +55,8 @@ from attendre_core.positions import YaRN as YaRN
 from attendre_core.presets import PRESETS as PRESETS
 from attendre_core.presets import MemoryConfig as MemoryConfig
 from attendre_core.presets import preset as preset
+from attendre_core.zoo import Answer as Answer
+from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model
 from attendre_core.zoo import Stream as Stream
 from attendre_core.zoo import load as load

@@ -80,6 +80,10 @@ class Backend:
     compile
         Compiles a pure function of arrays; the identity if the library has no compiler.
         ``compile(function, donate=(0,))`` may overwrite the arrays of argument 0.
+    run_step
+        Runs a step of a layer, e.g. as a compiled program: ``run_step(layer, step, state, chunk,
+        encoding_params, policy_params, donate)`` returns what ``step`` does with all arguments
+        after it, or ``NotImplemented``; None = steps run as they are.
     share
         Like ``from_numpy``, but the result may share memory with the `numpy.ndarray`, which is
         never written to; ``share(x, "bfloat16", device)`` interprets the bits of a uint16 array.
@@ -114,6 +118,7 @@ class Backend:
     from_numpy: Callable[..., Array]
     is_concrete: Callable[[Array], bool] = _always
     compile: Callable[..., Callable[..., Any]] = _as_it_is
+    run_step: Callable[..., Any] | None = None
     share: Callable[..., Array] | None = None
     stop_gradient: Callable[[Array], Array] = _same
     device_of: Callable[[Array], Any] = _default_device

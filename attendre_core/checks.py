@@ -17,6 +17,7 @@ from attendre_core.backend import (
     backend_of,
     known_array_types,
     namespace_of,
+    numbers,
 )
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
 from attendre_core.ops.counting import finite_entries, running_count
@@ -345,6 +346,13 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
         )
 
 
+def numbered(clock: Array, valid: Array | None, like: Array) -> Array:
+    """Return the arrival numbers of a chunk, (batch, seq); without flags, all are valid."""
+    if valid is None:
+        return clock[:, None] + numbers(like.shape[1], like)
+    return clock[:, None] + running_count(valid) - 1
+
+
 class Entries(NamedTuple):
     """New entries as checked by `entries`; all arrays are (batch, seq)."""
 
@@ -376,15 +384,17 @@ def entries(
     heads(where, "value", value, (*lead, kv_heads, state.value.shape[3]))
     same_dtype(where, "key", key, state.key.dtype)
     same_dtype(where, "value", value, state.value.dtype)
+    arrival, full = numbered(state.clock, valid, key), valid is None
     valid = flags(where, "valid", valid, lead, key, default=True)
-    arrival = state.clock[:, None] + running_count(valid) - 1
     if position is None:
         position = arrival
     else:
         shape(where, "position", position, "batch, seq", lead, _ONE_EACH)
         position = positions(where, "position", position)
-    enter = valid & finite_rows(where, "key", key, valid, (0, 1))
+    enter = finite_rows(where, "key", key, valid, (0, 1))
     enter = enter & finite_rows(where, "value", value, valid, (0, 1))
+    if not full:
+        enter = valid & enter
     start = xp.zeros_like(valid, dtype=state.score.dtype)
     if score is not None:
         shape(where, "score", score, "batch, seq", lead, _ONE_EACH)

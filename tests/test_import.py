@@ -135,10 +135,12 @@ def test_import_takes_less_than_twice_numpys_own_time(tmp_path: Path) -> None:
 #: The public surface. Adding a name is a decision: write it here, too.
 PUBLIC = [
     "ALiBi",
+    "Answer",
     "AttendreLayer",
     "Attention",
     "AttentionSink",
     "Block",
+    "Chat",
     "CheckpointError",
     "Chunk",
     "ChunkTooLongWarning",

@@ -347,7 +347,10 @@ def test_a_kernel_answers_as_the_plain_body(library: Backend, name: str) -> None
         assert answered, f"{library.name}'s kernel for {name} declined everything"
 
 
-@pytest.mark.parametrize("home", ["attendre_core.eager.numpy_kernels", "attendre_torch.kernels"])
+@pytest.mark.parametrize(
+    "home",
+    ["attendre_core.eager.numpy_kernels", "attendre_torch.kernels", "attendre_torch.launches"],
+)
 def test_kernels_behind_machine_code_answer_as_the_plain_body(home: str) -> None:
     """Where Numba is installed its kernels come first; these are for everybody else."""
     module = pytest.importorskip(home, exc_type=ImportError)
@@ -359,6 +362,19 @@ def test_kernels_behind_machine_code_answer_as_the_plain_body(home: str) -> None
                 plain = answer(library, name, given)
             if found[0] is not NotImplemented:
                 compare(name, given, found, plain)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_kernels_for_accelerators_answer_as_the_plain_body(name: str) -> None:
+    """No value is read where PyTorch treats the CPU like an accelerator."""
+    looking = pytest.importorskip("attendre_torch.looking", exc_type=ImportError)
+    library = backend("torch")
+    for given in CASES[name]:
+        with looking.as_on_a_device():
+            own = answer(library, name, given)
+        with force_generic():
+            plain = answer(library, name, given)
+        compare(name, given, own, plain)
 
 
 @pytest.mark.parametrize("name", CASES)

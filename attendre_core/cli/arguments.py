@@ -17,6 +17,7 @@ __all__ = [
     "add_list",
     "add_memory",
     "add_shared",
+    "add_tokenizer",
     "one_of",
     "print_json",
     "whole_number",
@@ -53,6 +54,14 @@ def add_shared(parser: Parser, *, backend_help: str) -> None:
     """Add ``--backend`` and ``--json``."""
     parser.add_argument("--backend", default="numpy", metavar="NAME", help=backend_help)
     parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+
+
+def add_tokenizer(parser: Any) -> None:
+    """Add ``--tokenizer``, for checkpoints that came without one."""
+    parser.add_argument(
+        "--tokenizer", metavar="PATH",
+        help="a tokenizer file, or a folder or .gguf file that has one (the checkpoint's own)",
+    )  # fmt: skip
 
 
 def add_memory(parser: Any, default: str | None, words: str) -> None:

@@ -18,7 +18,7 @@ __all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
     "keys": 40, "new_tokens": 16, "streams": 1, "skip": 0, "reading": "look-ahead",
-    "answers": "repeat", "seed": 0, "template": None,
+    "answers": "repeat", "seed": 0, "template": None, "chat": False,
 }  # fmt: skip
 
 
@@ -58,6 +58,7 @@ def add_task(parser: Parser) -> None:
     add("--data", "file with questions, records or a text", metavar="FILE")
     add("--template", "qa: the prompt, with {question} and {context} in it (the paper's)",
         metavar="TEXT")  # fmt: skip
+    add("--chat", "qa: wrap the prompt in the model's own chat template", action="store_true")
     add("--evidence", "triviaqa: folder with wikipedia/ and web/", metavar="FOLDER")
     add("--limit", "use at most this many items", **count)
     add("--context-tokens", "length of a context or text", metavar="T", type=whole_number(1))
@@ -115,8 +116,9 @@ def _qa(arguments: argparse.Namespace, chunk: int) -> Task:
 
     given = {} if arguments.template is None else {"template": arguments.template}
     return OwnQuestions(
-        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data, **given
-    )
+        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
+        chat=arguments.chat, **given,
+    )  # fmt: skip
 
 
 def _needle(arguments: argparse.Namespace, chunk: int) -> Task:
@@ -175,7 +177,7 @@ TASKS = {
     ),
     "qa": TaskOptions(
         "answer questions of your own, each about a context of its own", _qa,
-        ("data", "limit", "new_tokens", "template"),
+        ("data", "limit", "new_tokens", "template", "chat"),
         needs='JSON lines of {"context", "question", "answer"}',
     ),
     "needle": TaskOptions(

@@ -13,12 +13,14 @@ from attendre_core.cli.arguments import (
     add_command,
     add_memory,
     add_shared,
+    add_tokenizer,
     print_json,
     whole_number,
 )
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
+from attendre_core.zoo.pieces import cut_text
 
 if TYPE_CHECKING:
     from attendre_core.zoo import Model, Stream
@@ -62,6 +64,7 @@ def add_to(commands: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", help="the text to read; - is standard input")
     parser.add_argument("--model", required=True, metavar="PATH", help="the checkpoint")
+    add_tokenizer(parser)
     parser.add_argument(
         "--question", metavar="TEXT", help="question to answer; without it, the text is continued"
     )
@@ -119,6 +122,7 @@ def _add_writing(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Read the text, generate, and print a summary."""
     from attendre_core.zoo import load
+    from attendre_core.zoo.tokenizers.around import around
 
     text = _text(arguments)
     model = load(
@@ -127,8 +131,12 @@ def run(arguments: argparse.Namespace) -> None:
         backend=arguments.backend,
         dtype=arguments.dtype,
         attention=arguments.attention,
+        tokenizer=arguments.tokenizer,
     )
-    tokens = model.tokens(text)
+    before, after = around(model.require_tokenizer("run"))
+    tokens = model.tokens(text, special=False)
+    if not arguments.restore:
+        tokens = before + tokens
     cut = len(tokens) if arguments.limit is None else min(arguments.limit, len(tokens))
     if not cut:
         raise ConfigError(f"run: {arguments.file} has no text, expected at least one token.")
@@ -136,6 +144,8 @@ def run(arguments: argparse.Namespace) -> None:
     _read(stream, tokens[:cut])
     if arguments.save:
         stream.save(arguments.save)
+    if after and cut == len(tokens):
+        stream.feed(after)
     written = _write(arguments, model, stream)
     summary = _summary(model, stream)
     if arguments.json:
@@ -186,16 +196,14 @@ def _read(stream: Stream, tokens: list[int]) -> None:
 
 
 def _write(arguments: argparse.Namespace, model: Model, stream: Stream) -> str:
-    """Generate; without --json, beams and --stop, the text is printed token by token."""
-    shown = [0]
+    """Generate; without --json and beams, the text is printed token by token."""
+    shown = []
 
-    def show(row: int, token: int, text: str) -> None:
-        if not arguments.json and arguments.beams == 1 and not arguments.stop:
-            # A character that needs further tokens is shown once it is complete.
-            complete = text.rstrip("\N{REPLACEMENT CHARACTER}")
-            sys.stdout.write(complete[shown[0] :])
+    def show(row: int, token: int, piece: str) -> None:
+        shown.append(piece)
+        if not arguments.json:
+            sys.stdout.write(piece)
             sys.stdout.flush()
-            shown[0] = len(complete)
 
     tokens = stream.generate(
         arguments.max_new_tokens,
@@ -205,12 +213,11 @@ def _write(arguments: argparse.Namespace, model: Model, stream: Stream) -> str:
         beams=arguments.beams,
         stop=arguments.stop,
         on_token=show,
-    )[0]
-    text = model.text(tokens)
-    for word in arguments.stop:
-        text = text.partition(word)[0]
+    )
+    # Beams are not shown while they are written.
+    text = cut_text(model.text(tokens), arguments.stop) if arguments.beams > 1 else "".join(shown)
     if not arguments.json:
-        print(text[shown[0] :], flush=True)
+        print(text if arguments.beams > 1 else "", flush=True)
     return text
 
 

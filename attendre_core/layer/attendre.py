@@ -26,7 +26,6 @@ from attendre_core.layer.spec import LayerSpec
 from attendre_core.layer.trace import StepTrace, trace_step
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
-from attendre_core.ops.counting import running_count
 from attendre_core.tree import tree_map
 
 __all__ = ["AttendreLayer"]
@@ -37,7 +36,7 @@ class _Waiting(NamedTuple):
 
     data: Any
     position: Array
-    valid: Array
+    valid: Array | None
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,27 @@ class AttendreLayer(LayerSpec):
         batch, heads, _, dim = state.kv.key.shape
         checks.heads(where, "key", chunk.key, (batch, None, heads, dim))
         self._warn_of_refusals(chunk)
+        given = (state, chunk, encoding_params, policy_params, donate)
+        run = backend_of(state.kv.key).run_step
+        found = NotImplemented if run is None else run(self, self._step, *given)
+        return self._step(*given) if found is NotImplemented else found
+
+    def _step(
+        self, state: LayerState, chunk: Chunk, *options: Any
+    ) -> tuple[LayerState, LayerOutput]:
+        encoding_params, policy_params, donate = options
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
         entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
-        options = {"aux": document, "policy_params": policy_params}
+        more = {"aux": document, "policy_params": policy_params}
         record = None
         if self.trace:
-            kv, evicted = self.kv_memory.insert(state.kv, *entries, **options)
-            place = (chunk.position, chunk.valid)
+            kv, evicted = self.kv_memory.insert(state.kv, *entries, **more)
+            place = (chunk.position, _flags(chunk.position, chunk.valid))
             record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
-            kv = self.kv_memory.store(state.kv, *entries, **options, donate=donate)
+            kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)
         return LayerState(kv, queue), output
 
@@ -195,15 +203,13 @@ class AttendreLayer(LayerSpec):
             )
 
     def _placed(self, state: LayerState, chunk: Chunk) -> Chunk:
-        """Fill in positions and validity where the caller gave none."""
-        valid = checks.flags(
-            "AttendreLayer.step", "valid", chunk.valid, tuple(chunk.key.shape[:2]), chunk.key,
-            default=True,
-        )  # fmt: skip
-        position = chunk.position
-        if position is None:
-            position = state.kv.clock[:, None] + running_count(valid) - 1
-        return chunk._replace(position=position, valid=valid)
+        """Fill in positions where the caller gave none."""
+        if chunk.valid is not None:
+            lead = chunk.key.shape[0], chunk.key.shape[1]
+            checks.flags("AttendreLayer.step", "valid", chunk.valid, lead, chunk.key, default=True)
+        if chunk.position is not None:
+            return chunk
+        return chunk._replace(position=checks.numbered(state.kv.clock, chunk.valid, chunk.key))
 
     def _wait(self, state: LayerState, chunk: Chunk) -> tuple[DataOnlyState | None, _Waiting]:
         """Exchange the chunk's queries for those that have waited long enough."""
@@ -240,9 +246,8 @@ class AttendreLayer(LayerSpec):
             policy_params=policy_params,
             document=document,
         )
-        return kv, LayerOutput(
-            value, carry, waiting.position, waiting.valid, document, metadata, record
-        )
+        valid = _flags(waiting.position, waiting.valid)
+        return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 
     def empty_queue(
         self,
@@ -287,3 +292,9 @@ class AttendreLayer(LayerSpec):
         none = xp.zeros((batch, 0), dtype=xp.int32, device=device)
         value = xp.zeros((batch, 0, heads, dim), dtype=state.kv.value.dtype, device=device)
         return LayerOutput(value, None, none, none > 0, None, None, None)
+
+
+def _flags(position: Array, valid: Array | None) -> Array:
+    """Return which positions are valid; without flags, all are."""
+    xp = backend_of(position).xp
+    return xp.ones_like(position, dtype=xp.bool) if valid is None else valid

@@ -82,20 +82,21 @@ def arriving(
     position, valid, enter, score, pins, arrival = checks.entries(
         where, memory, state, key, value, *given
     )
-    padding = xp.zeros_like(arrival) - 1 - numbers(key.shape[1], key)
-    aux = given[2]
+    aux, full = given[2], given[1] is None
 
     def record(x: Array) -> Array:
         """Add an axis for K/V heads to a (batch, seq, ...) array."""
         return xp.broadcast_to(x[:, None, ...], (x.shape[0], key.shape[2], *x.shape[1:]))
 
-    count, clock = ops.count_true(enter, axis=1), state.clock + ops.count_true(valid, axis=1)
-    arrival = xp.where(valid, arrival, padding)
+    count = ops.count_true(enter, axis=1)
+    clock = state.clock + (key.shape[1] if full else ops.count_true(valid, axis=1))
+    if not full:
+        arrival = xp.where(valid, arrival, -1 - numbers(key.shape[1], key))
     entries: tuple[Any, ...] = (position, valid, score, arrival, pins, xp.zeros_like(valid), enter)
     if memory.per_head:
         entries, aux = tuple(record(x) for x in entries), tree_map(record, aux)
     key, value = xp.permute_dims(key, (0, 2, 1, 3)), xp.permute_dims(value, (0, 2, 1, 3))
-    return Arrivals(*(key, value, *entries, aux, count, clock, given[4] is not None))
+    return Arrivals(*(key, value, *entries, aux, count, clock, given[4] is not None, full))
 
 
 def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
@@ -146,18 +147,22 @@ def rank(
         # Below both tiers of protection; a NaN priority ranks lowest.
         primary = ops.bounded(priority, 0.5 * bound)
         order = ties.order(arrival) if isinstance(ties, RandomTies) else arrival
-    by_arrival = ~entries.valid | entries.pinned
-    if protect_recent:
-        first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
-        recent = arrival >= first
-        primary, by_arrival = xp.where(recent, bound, primary), by_arrival | recent
     pinned = entries.pinned
     if sinks:
         pinned = pinned | ((arrival < sinks) & (arrival >= 0))
-        by_arrival = by_arrival | pinned
-    primary = xp.where(pinned, float("inf"), primary)
-    primary = xp.where(entries.valid, primary, -float("inf"))
-    return Rank(primary, order if order is arrival else xp.where(by_arrival, arrival, order))
+    empty = ~entries.valid
+    by_arrival = [pinned, empty]
+    if protect_recent:
+        first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
+        recent = arrival >= first
+        primary = ops.fill(primary, recent, bound)
+        by_arrival.append(recent)
+    primary = ops.fill(primary, pinned, float("inf"))
+    primary = ops.fill(primary, empty, -float("inf"))
+    if order is not arrival:
+        for flags in by_arrival:
+            order = xp.where(flags, arrival, order)
+    return Rank(primary, order)
 
 
 def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:

@@ -20,7 +20,7 @@ class Arrivals(NamedTuple):
 
     ``enter`` marks the entries that may enter: valid and finite. ``count`` and ``clock`` are
     (batch,): how many may enter, and the row's clock after all valid ones. ``scored`` is True if
-    the caller gave the scores.
+    the caller gave the scores, ``full`` if none is padding because the caller named none.
     """
 
     key: Array
@@ -36,6 +36,7 @@ class Arrivals(NamedTuple):
     count: Array
     clock: Array
     scored: bool
+    full: bool
 
 
 def taken(new: Arrivals, index: Array) -> Arrivals:
@@ -69,12 +70,15 @@ def padded(new: Arrivals, other: Arrivals) -> Arrivals:
         value=joined(new.value, other.value, 2),
         enter=joined(new.enter, other.enter),
         aux=tree_map(joined, new.aux, other.aux),
+        full=new.full and other.full,
         **{name: joined(getattr(new, name), getattr(other, name)) for name in RECORDS},
     )
 
 
 def cleared(new: Arrivals, slot: Array, slots: int) -> Arrivals:
     """Blank the invalid entries, so that writing one leaves an empty slot of zeros."""
+    if new.full:
+        return new
     xp = namespace_of(new.key)
     empty = xp.astype(slot, xp.int32) - slots
     real = new.valid if new.valid.ndim == 3 else new.valid[:, None, :]
@@ -101,4 +105,5 @@ def nothing(state: KeyValueState, count: int) -> Arrivals:
         count=namespace_of(state.key).zeros_like(state.clock),
         clock=state.clock,
         scored=True,
+        full=count == 0,
     )

@@ -10,7 +10,7 @@ from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.view import Attention
-from attendre_core.positions.base import Encoded, Encoding, Places, Term
+from attendre_core.positions.base import Encoding, Places
 from attendre_core.tree import tree_map
 
 __all__ = ["Reading", "gather_top_k", "observe", "places_of", "read"]
@@ -77,6 +77,7 @@ def read(
     checks.query_heads(where, query, batch, heads, dim)
     checks.same_dtype(where, "query", query, state.key.dtype)
     count = query.shape[1]
+    full = valid is None
     valid = checks.flags(where, "valid", valid, (batch, count), query, default=True)
     if position is None:
         position = state.clock[:, None] - count + numbers(count, query)
@@ -87,16 +88,14 @@ def read(
         )  # fmt: skip
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
-    usable = valid & finite
+    usable = finite if full else valid & finite
+    broken = ~finite if full else valid & ~finite
     scale = dim**-0.5 if scale is None else scale
     rows = wide(ops.grouped(query, heads)) * scale
     rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)
-    if encoding is None:
-        encoded = Encoded((Term(rows, state.key),), places)
-    else:
-        encoded = encoding.encode(rows, state.key, places, encoding_params)
+    encoded = (encoding or Encoding()).encode(rows, state.key, places, encoding_params)
     documents = _documents(where, document, state.aux, (batch, count))
     near = encoded.near
     if documents is not None:
@@ -111,7 +110,7 @@ def read(
         pairs, state.value, position, Stored(*state[:10], state.policy_state, policy_params),
         state.latest_query, lambda: rows / scale, top_k, passes,
     )  # fmt: skip
-    return Reading(attention, pairs, state.value, usable, valid & ~finite, query.dtype)
+    return Reading(attention, pairs, state.value, usable, broken, query.dtype)
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:

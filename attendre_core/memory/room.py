@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attendre_core import ops
-from attendre_core.backend import namespace_of
+from attendre_core.backend import namespace_of, numbers
 from attendre_core.errors import ConfigError
 from attendre_core.memory.admission import Exchange, ranked, scored
 from attendre_core.memory.arrivals import Arrivals, cleared, nothing, padded
@@ -35,14 +35,16 @@ def make_room(
             f"chunks of at most {room}. Make it with init(..., chunk={count}), or insert the "
             "chunk in parts."
         )
-    new = padded(new, nothing(state, room - count))
+    if count < room:
+        new = padded(new, nothing(state, room - count))
     xp = namespace_of(state.key)
     stored = Stored(*state[:10], state.policy_state, params)
     lowest = ops.lowest(*ranked(memory, stored, state.clock), room)
     # Entries that may not enter are paired with the best of these slots.
-    broken = new.valid & ~new.enter
-    place = xp.where(broken, room - ops.running_count(broken), ops.running_count(~broken) - 1)
-    slot = xp.take_along_axis(lowest, xp.astype(place, lowest.dtype), axis=-1)
+    broken = ~new.enter if new.full else new.valid & ~new.enter
+    before = ops.running_count(broken)
+    place = xp.where(broken, room, numbers(room, before)) - before
+    slot = ops.gather_slots(lowest, xp.astype(place, lowest.dtype), axis=lowest.ndim - 1)
     some = xp.reshape(new.count > 0, new.count.shape + (1,) * (slot.ndim - 1))
     write = some & ~broken
     (survives,) = ops.write_slots(

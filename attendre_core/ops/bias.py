@@ -54,8 +54,7 @@ class DistanceBias(NamedTuple):
         offset = key_place[:, :, None, None, :] - query_place[..., None]
         if self.table is None:
             slope: Array = self.slope
-            distance = xp.astype(xp.abs(offset), slope.dtype)
-            return slope[None, :, :, None, None] * distance
+            return slope[None, :, :, None, None] * xp.astype(xp.abs(offset), slope.dtype)
         count, heads, group = self.table.shape
         far = xp.full_like(offset, count // 2)
         row = xp.minimum(xp.maximum(offset, -far), far) + count // 2

@@ -193,12 +193,10 @@ class Pairs(NamedTuple):
     @property
     def added(self) -> Array:
         """The bias of every pair, broadcastable to (batch, G, R, queries, slots)."""
-        if not isinstance(self.bias, DistanceBias):
-            return self.bias
-        memo = {} if self.memo is None else self.memo
-        if "bias" not in memo:
-            memo["bias"] = self.bias.of(self.query_place, self.key_place)
-        return memo["bias"]
+        bias, memo = self.bias, {} if self.memo is None else self.memo
+        if isinstance(bias, DistanceBias) and "bias" not in memo:
+            memo["bias"] = bias.of(self.query_place, self.key_place)
+        return memo.get("bias", bias)
 
 
 def visible_pairs(pairs: Pairs) -> Array:

@@ -138,10 +138,13 @@ class Attention:
                 seen = xp.any(self.allowed, axis=(2, 3))
                 self._seen = seen if self.per_head else xp.any(seen, axis=1)
             else:
-                seen = self.stored.valid & self.along_slots(xp.any(self.valid, axis=-1))
+                # Without a valid query, no position is that early.
+                some = self.along_slots(
+                    self._present if pairs.causal else xp.any(self.valid, axis=-1)
+                )
                 if pairs.causal:
-                    seen = seen & (self.stored.position <= self.along_slots(self._present))
-                self._seen = seen
+                    some = self.stored.position <= some
+                self._seen = self.stored.valid & some
         return self._seen
 
     # ---------------------------------------------------------------- to compute scores
@@ -260,18 +263,20 @@ class Attention:
 
     def attended(self) -> Array:
         """Return the output with gradients, reusing logits or weights that are already computed."""
-        if self._output is None:
-            if self._top_k is not None:
-                self._output, *bound = ops.attend_top_k(
-                    known(self._pairs, "logits"), wide(self._value), visible_pairs(self._pairs),
-                    self._top_k, self.order, self._passes,
-                )  # fmt: skip
-                self._bound = tuple(self._cut(part) for part in bound)
-            elif "logits" in (self._pairs.memo or ()):
-                self._output = ops.mix(known(self._pairs, "weights"), self._value)
-            else:
-                self._output = ops.attend(self._pairs, self._value)
-        return self._output
+        if self._output is not None:
+            return self._output
+        if self._top_k is not None:
+            output, *bound = ops.attend_top_k(
+                known(self._pairs, "logits"), wide(self._value), visible_pairs(self._pairs),
+                self._top_k, self.order, self._passes,
+            )  # fmt: skip
+            self._bound = tuple(self._cut(part) for part in bound)
+        elif "logits" in (self._pairs.memo or ()):
+            output = ops.mix(known(self._pairs, "weights"), self._value)
+        else:
+            output = ops.attend(self._pairs, self._value)
+        self._output = output
+        return output  # not the attribute: a trace forgets it if attend is a call of FlexAttention
 
     def _per_query(self, summed: Array) -> Array:
         """Divide sums, (batch, G, R, slots), by the number of queries that saw the entry."""

@@ -43,9 +43,8 @@ class ALiBi(Encoding):
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Give each head its slope."""
         backend = backend_of(query)
-        xp = backend.xp
+        xp, device = backend.xp, backend.device_of(query)
         heads, group = query.shape[1], query.shape[2]
         each = alibi_slopes(heads * group)
-        slopes = xp.asarray(each, dtype=query.dtype, device=backend.device_of(query))
-        slopes = xp.reshape(slopes, (heads, group))
+        slopes = xp.reshape(xp.asarray(each, dtype=query.dtype, device=device), (heads, group))
         return Encoded((Term(query, key),), places, bias=DistanceBias(slope=-slopes))

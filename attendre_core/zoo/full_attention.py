@@ -36,6 +36,10 @@ _LENGTH_STEP = 64
 _FIRST_SIZE = 512
 
 
+def _called(function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments)
+
+
 def full_pass(
     part: Part,
     params: Params,
@@ -45,6 +49,7 @@ def full_pass(
     causal: bool,
     library: str,
     crosses: list[Cross] | None = None,
+    run_layer: Callable[..., Any] = _called,
 ) -> tuple[Array, list[tuple[Array, Array]]]:
     """Run a part over a whole input at once.
 
@@ -54,6 +59,8 @@ def full_pass(
         (batch, length); rows are padded at the end.
     crosses
         For a decoder: keys and values of its cross-attention, one for each layer.
+    run_layer
+        Calls ``run_layer(function, params, ...)`` for each layer, as in `Stack`.
 
     Returns
     -------
@@ -70,7 +77,7 @@ def full_pass(
     for i in range(part.layers):
         run = layer_program(library, part, encoding_of(part, i), causal)
         cross = None if crosses is None else crosses[i]
-        x, key, value = run(params["layers"][i], x, position, valid, cross)
+        x, key, value = run_layer(run, params["layers"][i], x, position, valid, cross)
         entries.append((key, value))
     return part.final(params, x), entries
 

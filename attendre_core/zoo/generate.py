@@ -3,24 +3,45 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.zoo.architectures.base import EncoderDecoder
+from attendre_core.zoo.pieces import Pieces, stop_strings
 from attendre_core.zoo.writer import Writer
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["OnToken", "Sampling", "cut_text", "generate", "log_softmax"]
+__all__ = ["OnToken", "Sampling", "Written", "generate", "log_softmax", "written"]
 
-#: Called with the row, the new token, and the text of the row so far.
+_WHERE = "Model.generate"
+#: Called with the row, the new token, and the new piece of text.
 OnToken = Callable[[int, int, str], None]
+
+
+class Written(NamedTuple):
+    """A token that was generated.
+
+    Attributes
+    ----------
+    row, token
+        The row that it belongs to, and its id.
+    piece
+        The text that is certain with it; see `Pieces`.
+    end
+        Whether it ends the text of its row and is not part of it.
+    """
+
+    row: int
+    token: int
+    piece: str
+    end: bool
 
 
 def generate(
@@ -47,41 +68,74 @@ def generate(
     max_new_tokens, temperature, top_p, top_k, seed, beams, length_penalty, stop, on_token
         As in `Model.generate`.
     """
-    where = "Model.generate"
+    checks.whole_number(_WHERE, "beams", beams, least=1, hint="1 is no beam search.")
+    if beams > 1:
+        if temperature:
+            raise ConfigError(
+                f"{_WHERE}: beams is {beams} and temperature {temperature}. Beams look for the "
+                "likeliest text: leave the temperature at 0."
+            )
+        ending = _ending(model, max_new_tokens, stop)
+        return _by_beams(*start(max_new_tokens), ending, beams, length_penalty)
+    rows: dict[int, list[int]] = {}
+    for row, token, piece, end in written(
+        model, start, max_new_tokens, temperature=temperature, top_p=top_p, top_k=top_k, seed=seed,
+        stop=stop, text=on_token is not None,
+    ):  # fmt: skip
+        rows.setdefault(row, [])
+        if not end:
+            rows[row].append(token)
+        if on_token is not None and (piece or not end):
+            on_token(row, token, piece)
+    return [rows[row] for row in sorted(rows)]
+
+
+def written(
+    model: Model,
+    start: Callable[[int], tuple[Writer, Any]],
+    max_new_tokens: int = 32,
+    *,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    top_k: int | None = None,
+    seed: int = 0,
+    stop: Sequence[str] = (),
+    text: bool = True,
+) -> Iterator[Written]:
+    """Yield every token as it is chosen, the rows in turn; parameters as in `generate`.
+
+    Settings are checked at once; reading and writing begin with the first token that is asked
+    for.
+
+    Parameters
+    ----------
+    text
+        Whether pieces of text are wanted; without them, texts are decoded only for ``stop``.
+    """
     sampling = Sampling(temperature, top_p, top_k)
-    checks.whole_number(where, "max_new_tokens", max_new_tokens, least=1, hint="32 is the default.")
-    checks.whole_number(where, "beams", beams, least=1, hint="1 is no beam search.")
-    if beams > 1 and temperature:
-        raise ConfigError(
-            f"{where}: beams is {beams} and temperature {temperature}. Beams look for the "
-            "likeliest text: leave the temperature at 0."
-        )
+    ending = _ending(model, max_new_tokens, stop)
+    decode = ending.decode if text or stop else None
+
+    def begun() -> Iterator[Written]:
+        yield from _by_rows(*start(max_new_tokens), ending, sampling, seed, decode)
+
+    return begun()
+
+
+def _ending(model: Model, max_new_tokens: int, stop: Sequence[str]) -> Ending:
+    checks.whole_number(
+        _WHERE, "max_new_tokens", max_new_tokens, least=1, hint="32 is the default."
+    )
     architecture = model.architecture
     if architecture.kind == "encoder":
-        raise ConfigError(f"{where}: an encoder writes nothing. Use encode.")
-    ending = Ending(
-        max_new_tokens, model.end, tuple(stop),
+        raise ConfigError(f"{_WHERE}: an encoder writes nothing. Use encode.")
+    if stop:
+        model.require_tokenizer("generate")
+    return Ending(
+        max_new_tokens, model.end, stop_strings(stop),
         architecture.never if isinstance(architecture, EncoderDecoder) else (),
         None if model.tokenizer is None else model.text,
     )  # fmt: skip
-    if stop:
-        model.require_tokenizer("generate")
-    writer, logits = start(max_new_tokens)
-    if beams > 1:
-        return _by_beams(writer, logits, ending, beams, length_penalty)
-    return _by_rows(writer, logits, ending, sampling, seed, on_token)
-
-
-def cut_text(text: str, stop: Sequence[str]) -> str:
-    """Cut a text before the first of the strings that end it.
-
-    Examples
-    --------
-    >>> cut_text("one. two. three", [".", "two"])
-    'one'
-    """
-    places = [text.find(word) for word in stop if word in text]
-    return text[: min(places)] if places else text
 
 
 @dataclass(frozen=True)
@@ -186,32 +240,30 @@ def _by_rows(
     ending: Ending,
     sampling: Sampling,
     seed: int,
-    on_token: OnToken | None,
-) -> list[list[int]]:
+    decode: Callable[[Sequence[int]], str] | None,
+) -> Iterator[Written]:
     """Continue every row until it ends; ``logits`` are those of the next token, (batch, vocab)."""
-    rows: list[list[int]] = [[] for _ in range(len(logits))]
+    rows = [Pieces(decode, ending.stop) for _ in range(len(logits))]
     # Each row has its own generator, so that a text does not depend on its neighbours.
     chance = [np.random.default_rng((seed, row)) for row in range(len(rows))]
     active = np.ones(len(rows), dtype=bool)
     for step in range(ending.limit):
         tokens = np.zeros(len(rows), dtype=np.int32)
         logits = ending.without(logits)
+        last = step + 1 == ending.limit
         for row in np.flatnonzero(active).tolist():
             token = sampling.choose(logits[row], chance[row])
             tokens[row] = token
             if token in ending.end:
                 active[row] = False
+                yield Written(row, token, rows[row].rest(), end=True)
                 continue
-            rows[row].append(token)
-            if on_token is not None:
-                # The last bytes may be the beginning of a character that is not complete yet.
-                so_far = ending.text(rows[row]).rstrip("\N{REPLACEMENT CHARACTER}")
-                on_token(row, token, so_far)
-            active[row] = not ending.stopped(rows[row])
-        if not active.any() or step + 1 == ending.limit:
+            piece = rows[row].add(token)
+            active[row] = not rows[row].stopped
+            yield Written(row, token, piece + rows[row].rest() if last else piece, end=False)
+        if last or not active.any():
             break
         logits = writer.write(tokens, active)
-    return rows
 
 
 @dataclass

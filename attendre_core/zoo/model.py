@@ -18,13 +18,18 @@ from attendre_core.presets import MemoryConfig, memory_for
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
 from attendre_core.zoo.blocks import crosses_of
+from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
-from attendre_core.zoo.generate import OnToken, cut_text, generate
+from attendre_core.zoo.generate import OnToken, generate
 from attendre_core.zoo.memories import shape_of
+from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.stream import Stream
+from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
+from attendre_core.zoo.transformers_calls import NEW_TOKENS, generate_as_transformers
 
 if TYPE_CHECKING:
+    from attendre_core.zoo.chat import Chat
     from attendre_core.zoo.tokenizers import Tokenizer
 
 __all__ = ["Model"]
@@ -50,6 +55,8 @@ class Model:
         as it was trained.
     end
         Token ids that end a text.
+    chat_template
+        How the messages of a chat become one text; see `chat`.
     """
 
     def __init__(
@@ -63,6 +70,7 @@ class Model:
         tokenizer: Tokenizer | None = None,
         attention: Literal["causal", "prefix"] | None = None,
         end: tuple[int, ...] = (),
+        chat_template: ChatTemplate | None = None,
     ) -> None:
         if attention not in (None, "causal", "prefix"):
             raise ConfigError(
@@ -76,6 +84,7 @@ class Model:
         self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
+        self.chat_template = chat_template
         shape = shape_of(self.reading_part, dtype)
         self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
@@ -129,11 +138,13 @@ class Model:
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,
             dtype=self.dtype, tokenizer=self.tokenizer, attention=self.attention, end=self.end,
+            chat_template=self.chat_template,
         )  # fmt: skip
 
-    def tokens(self, text: str) -> list[int]:
-        """Turn a text into token ids, including special tokens."""
-        return self.require_tokenizer("tokens").encode(text)
+    def tokens(self, text: str, special: bool = True) -> list[int]:
+        """Turn a text into token ids; ``special`` adds those that the model expects around it."""
+        tokenizer = self.require_tokenizer("tokens")
+        return tokenizer.encode(text) if special else tokenizer.encode(text, special=False)
 
     def text(self, tokens: Sequence[int]) -> str:
         """Turn token ids into a text, without special tokens."""
@@ -143,8 +154,10 @@ class Model:
         """Return the tokenizer; without one, raise an error that says what to do."""
         if self.tokenizer is None:
             raise ConfigError(
-                f"Model.{where}: this checkpoint came without a tokenizer. Pass token ids, or put "
-                "its tokenizer file beside the weights."
+                f"Model.{where}: this checkpoint came without a tokenizer. Put its file "
+                f"({', '.join(FILES)}) beside the weights; or name a folder or file that has it, "
+                "with load(..., tokenizer=PATH) in Python and --tokenizer PATH in a shell. In "
+                "Python, token ids need none."
             )
         return self.tokenizer
 
@@ -202,21 +215,61 @@ class Model:
         """Continue a stream that was saved, on this or another backend."""
         return Stream.restored(self, path)
 
+    # ---------------------------------------------------------------- talking
+
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        pin_system: bool = False,
+        document: str | None = None,
+        template: str | None = None,
+    ) -> Chat:
+        """Start a conversation in the format that the model was trained on.
+
+        Parameters
+        ----------
+        system
+            The system message; None: none, or the template's own.
+        pin_system
+            Never evict the system message from the memories.
+        document
+            A text to read first; the same as `Chat.read`.
+        template
+            A Jinja template in the dialect of transformers, or the name of one of the
+            checkpoint's templates; None takes the checkpoint's default.
+        """
+        from attendre_core.zoo.chat import Chat
+
+        chat = Chat(self, system, pin_system=pin_system, template=template)
+        if document is not None:
+            chat.read(document)
+        return chat
+
+    def restore_chat(self, path: str | Path) -> Chat:
+        """Continue a chat that was saved, on this or another backend."""
+        from attendre_core.zoo.chat_files import restored_chat
+
+        return restored_chat(self, path)
+
     # ---------------------------------------------------------------- writing
 
     def generate(
         self,
-        prompt: Any,
-        max_new_tokens: int = 32,
+        prompt: Any = None,
+        max_new_tokens: int | None = None,
         *,
-        temperature: float = 0.0,
-        top_p: float = 1.0,
+        temperature: float | None = None,
+        top_p: float | None = None,
         top_k: int | None = None,
         seed: int = 0,
-        beams: int = 1,
-        length_penalty: float = 1.0,
-        stop: Sequence[str] = (),
+        beams: int | None = None,
+        length_penalty: float | None = None,
+        stop: str | Sequence[str] = (),
         on_token: OnToken | None = None,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        **transformers: Any,
     ) -> Any:
         """Continue a prompt, or answer it.
 
@@ -226,28 +279,52 @@ class Model:
             A text, a list of texts, token ids, or a list of rows of token ids of different
             lengths.
         max_new_tokens
-            Maximum number of new tokens.
+            Maximum number of new tokens; None is 32.
         temperature, top_p, top_k, seed
-            A temperature of 0 always takes the likeliest token. Otherwise tokens are sampled:
-            the same ones for the same seed, on every backend.
+            A temperature of 0, the default, always takes the likeliest token. Otherwise tokens are
+            sampled: the same ones for the same seed, on every backend.
         beams, length_penalty
             Number of beams in a search for the likeliest text, and the exponent of the length
-            by which its log-probability is divided.
+            by which its log-probability is divided; None is 1.
         stop
             Strings that end the text, which is cut before them.
         on_token
-            Called with row, token and the text so far after each new token.
+            Called with row, token and the new piece of text for each new token. The pieces of a
+            row, joined, are its text: characters and stop strings that are not complete are held
+            back, and what was held back when a token ended the row comes in one more call with
+            that token. Beams are not told.
+        input_ids, attention_mask
+            Instead of a prompt, what a tokenizer of transformers returns, padded on either side:
+            ``model.generate(**tokenizer(texts, return_tensors="np", padding=True))``.
+        transformers
+            Keywords of transformers' ``generate``: ``max_length``, ``do_sample``, ``num_beams``,
+            ``eos_token_id``, ``pad_token_id``, ``stop_strings``. What has no counterpart here is
+            refused by name.
 
         Returns
         -------
         Any
-            Without the prompt: a text for a text, token ids for token ids, a list for a list.
+            Without the prompt: a text for a text, token ids for token ids, a list for a list. For
+            ``input_ids``, as in transformers: an integer array of the model's library with the
+            input and what was generated, including the token that ended a row, filled up with
+            ``pad_token_id``.
         """
+        if transformers or input_ids is not None or attention_mask is not None:
+            given = {
+                "max_new_tokens": max_new_tokens, "temperature": temperature, "top_k": top_k,
+                "top_p": top_p, "beams": beams, "length_penalty": length_penalty,
+                "stop": stop_strings(stop) or None, **transformers,
+            }  # fmt: skip
+            return generate_as_transformers(
+                self, prompt, input_ids, attention_mask, given, seed=seed, on_token=on_token
+            )
         reading = self._read(self._rows("generate", prompt))
         written = generate(
-            self, reading.writer, max_new_tokens,
-            temperature=temperature, top_p=top_p, top_k=top_k, seed=seed, beams=beams,
-            length_penalty=length_penalty, stop=stop, on_token=on_token,
+            self, reading.writer, NEW_TOKENS if max_new_tokens is None else max_new_tokens,
+            temperature=temperature or 0.0, top_p=1.0 if top_p is None else top_p, top_k=top_k,
+            seed=seed, beams=1 if beams is None else beams,
+            length_penalty=1.0 if length_penalty is None else length_penalty, stop=stop,
+            on_token=on_token,
         )  # fmt: skip
         result = [cut_text(self.text(row), stop) for row in written] if is_text(prompt) else written
         return result[0] if is_single(prompt) else result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -15,12 +16,14 @@ from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
 from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
+from attendre_core.tree import tree_map
 from attendre_core.zoo.blocks import compiled
 from attendre_core.zoo.full_attention import GrowingReader
 from attendre_core.zoo.generate import generate
 from attendre_core.zoo.identity import check_identity, check_windows, identity_of
+from attendre_core.zoo.input_kind import InputKind
 from attendre_core.zoo.reader import Hidden, Reader
-from attendre_core.zoo.saving import read_arrays, sorted_queues, write_arrays
+from attendre_core.zoo.saving import SavedArrays, read_arrays, sorted_queues, write_arrays
 from attendre_core.zoo.tokens import last_rows, padded, rows_of
 from attendre_core.zoo.writer import Writer, write_across, write_after
 
@@ -40,6 +43,11 @@ class Stream:
     and each row by itself: feeding 300 tokens at once or one by one gives the same.
     What does not fill a chunk waits until more arrives, or until something is asked for that
     needs it (`finish`, `generate`).
+
+    Texts may come in pieces, too, cut between words: each piece is tokenised by itself. The special
+    tokens that a tokenizer puts before a text (BOS, ``[CLS]``) are read once, before the first
+    piece of a row; those that it puts behind a text (``[SEP]``, the end of T5) are read when the
+    input is finished (`finish`, `generate`), and never between two pieces.
 
     Parameters
     ----------
@@ -61,6 +69,7 @@ class Stream:
         self._reader = _reader_of(model, observer)
         self._states = self._reader.start(batch)
         self._pending: list[list[int]] = [[] for _ in range(batch)]
+        self._kind = InputKind()
         self._read = np.zeros(batch, dtype=np.int32)
         xp = model.backend.xp
         #: Hidden state and position of the last token of each row that came out.
@@ -92,12 +101,15 @@ class Stream:
 
     def _reading(self, tokens: Any) -> Iterator[Hidden]:
         """Read chunk by chunk, in the same memory for an input of any length."""
-        rows = rows_of("Stream.feed", tokens, self._reader.part.vocabulary, self.model.tokens)
+        kind = self._kind.copy()
+        vocabulary = self._reader.part.vocabulary
+        rows = kind.rows(self.model, "Stream.feed", tokens, vocabulary, self.lengths)
         if len(rows) != self.batch:
             raise ConfigError(
                 f"Stream.feed: {len(rows)} rows of tokens, expected {self.batch}. Give each row of "
                 "the stream its tokens, an empty list for none."
             )
+        self._kind = kind
         for pending, row in zip(self._pending, rows, strict=True):
             pending.extend(row)
         chunk = self._reader.memory.chunk
@@ -106,7 +118,12 @@ class Stream:
             yield self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
 
     def finish(self) -> list[Hidden]:
-        """Read what waits for a full chunk, and let waiting queries out; more may be fed then."""
+        """Read what waits for a full chunk, and let waiting queries out; more may be fed then.
+
+        Texts are ended with the special tokens that the tokenizer puts behind a text, if any.
+        """
+        for number, after in self._kind.end(self.model).items():
+            self._pending[number] += after
         outputs = []
         if any(self._pending):
             outputs.append(self._advance([list(p) for p in self._pending]))
@@ -115,12 +132,47 @@ class Stream:
             self._keep(hidden)
         return outputs + rest
 
-    def generate(self, max_new_tokens: int = 32, **options: Any) -> list[list[int]]:
+    def generate(self, max_new_tokens: int = 32, **options: Any) -> Any:
         """Continue every row; options as in `Model.generate`. More may be fed afterwards.
 
         What was generated is not read: feed it to make it part of the input.
+
+        Returns
+        -------
+        Any
+            As `Model.generate`: texts if only texts were fed, else token ids; a list if a list
+            was fed.
         """
-        return generate(self.model, self.writer, max_new_tokens, **options)
+        rows = generate(self.model, self.writer, max_new_tokens, **options)
+        return self._kind.answer(self.model, rows, options.get("stop", ()))
+
+    def copy(self) -> Stream:
+        """Return a stream that has read the same; neither disturbs the other from here on.
+
+        An observer stays with this stream alone.
+
+        Examples
+        --------
+        >>> from attendre_core.evaluation import load_tiny
+        >>> stream = load_tiny("prefix-lm", memory="attendre:32").stream()
+        >>> stream.feed([1, 2, 3])
+        >>> other = stream.copy()
+        >>> other.feed([4])
+        >>> stream.lengths, other.lengths
+        ((3,), (4,))
+        """
+        xp = self.model.backend.xp
+        twin = copy.copy(self)
+        # Steps overwrite their states, on every backend, so each stream needs its own.
+        twin._states, twin._encoded, twin._last = tree_map(
+            lambda leaf: xp.asarray(leaf, copy=True), (self._states, self._encoded, self._last)
+        )
+        twin._reader = _reader_of(self.model, None)
+        if isinstance(twin._reader, GrowingReader):
+            twin._reader.stack(self._states[0].kv.key.shape[2])
+        twin._pending = [list(row) for row in self._pending]
+        twin._kind = self._kind.copy()
+        return twin
 
     def next_logits(self) -> Array:
         """Return the logits of the token after the last, (batch, vocabulary)."""
@@ -161,26 +213,33 @@ class Stream:
 
     # ---------------------------------------------------------------- saving
 
-    def save(self, path: str | Path) -> None:
+    def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> None:
         """Save everything that is needed to continue in a safetensors file.
 
         The file is written under another name and then moved, so it is never incomplete.
+
+        Parameters
+        ----------
+        notes
+            What else to note in it, as JSON can hold it.
         """
         if isinstance(self._reader, GrowingReader):
             # This stream and one that is restored from the file must have the same sizes.
             self._states = self._reader.fitted(self._states)
         notes = {
+            **(notes or {}),
             **identity_of(self.model),
             "read": self._read.tolist(),
             "last_at": self._last_at.tolist(),
             "pending": self._pending,
+            "input": self._kind.notes(),
         }
         write_arrays(path, self._arrays, self.model.backend.to_numpy, notes)
 
     @classmethod
-    def restored(cls, model: Model, path: str | Path) -> Stream:
-        """Read a file that `save` wrote."""
-        saved = read_arrays(path)
+    def restored(cls, model: Model, path: str | Path | SavedArrays) -> Stream:
+        """Read a file that `save` wrote, or take its contents."""
+        saved = path if isinstance(path, SavedArrays) else read_arrays(path)
         check_identity(model, saved)
         part = model.reading_part
         batch, _ = saved.shape("last", (None, part.dim))
@@ -208,6 +267,7 @@ class Stream:
         if len(pending) != stream.batch:
             raise saved.refused(f"has waiting tokens of {len(pending)} rows, not {stream.batch}")
         stream._pending = pending
+        stream._kind = InputKind.noted(saved, stream.batch)
         return stream
 
     @property

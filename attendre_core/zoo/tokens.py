@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ def rows_of(
     >>> rows_of("encode", [5, 6], 10), rows_of("encode", [[1], [2, 3]], 10)
     ([[5, 6]], [[1], [2, 3]])
     """
+    _refuse_other_shapes(where, tokens)
     if encode is not None and is_text(tokens):
         tokens = [encode(text) for text in ([tokens] if isinstance(tokens, str) else tokens)]
     if hasattr(tokens, "tolist"):
@@ -57,6 +58,25 @@ def rows_of(
                     f"{vocabulary - 1}. Is this the tokenizer of the model?"
                 )
     return [[int(token) for token in row] for row in rows]
+
+
+def _refuse_other_shapes(where: str, tokens: Any) -> None:
+    """Refuse what was made for another call: messages of a chat, the output of a tokenizer."""
+    first = tokens
+    while isinstance(first, (list, tuple)) and first:
+        first = first[0]
+    if isinstance(first, Mapping) and "role" in first:
+        raise ConfigError(
+            f"{where}: tokens is a list of chat messages, expected a text or token ids. Start a "
+            "chat with model.chat(system=...) and send it the user's texts: it applies the "
+            "model's chat template."
+        )
+    if isinstance(tokens, Mapping) or hasattr(tokens, "input_ids"):
+        raise ConfigError(
+            f"{where}: tokens is a {type(tokens).__name__}, expected a text or token ids. Write "
+            "model.generate(**inputs) for what a tokenizer of transformers returned, or pass its "
+            "input_ids."
+        )
 
 
 def is_text(prompt: Any) -> bool:

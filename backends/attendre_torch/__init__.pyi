@@ -3,9 +3,13 @@ from attendre_torch.attention import AttendreAttention as AttendreAttention
 from attendre_torch.attention import AttentionOutput as AttentionOutput
 from attendre_torch.cache.cache import AttendreCache as AttendreCache
 from attendre_torch.cache.cache import bounded as bounded
+from attendre_torch.compiling import compile_steps as compile_steps
 from attendre_torch.compiling import compiled_step as compiled_step
+from attendre_torch.heads import head_group as head_group
 from attendre_torch.hugging_face import TransformersModel as TransformersModel
 from attendre_torch.hugging_face import from_transformers as from_transformers
+from attendre_torch.parallel import HeadParallel as HeadParallel
+from attendre_torch.parallel import shard_heads as shard_heads
 from attendre_torch.states import detach as detach
 from attendre_torch.streaming import Streaming as Streaming
 from attendre_torch.trainable import TrainableModel as TrainableModel

@@ -15,7 +15,9 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import flex, kernels, sums
+from attendre_torch import compiling, flex, heads, kernels, launches, sums
+from attendre_torch.launches import or_else
+from attendre_torch.looking import readable
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
@@ -35,6 +37,7 @@ def backend() -> Backend:
         from_numpy=_from_numpy,
         is_concrete=_is_concrete,
         compile=_compile,
+        run_step=compiling.run_step,
         share=_share,
         stop_gradient=torch.Tensor.detach,
         device_of=_device_of,
@@ -45,22 +48,22 @@ def backend() -> Backend:
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
             "erf": torch.erf,
-            "fill": selection.fill,
-            "finite_entries": kernels.finite_entries,
+            "fill": or_else(launches.fill, selection.fill),
+            "finite_entries": or_else(launches.finite_entries, kernels.finite_entries),
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "linear": torch.nn.functional.linear,
             "logits": parts.logits,
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
+            "over_heads": heads.over_heads,
             "rms_norm": kernels.rms_norm,
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
             "sum_logits": sums.sum_logits,
-            "top_k_threshold": selection.top_k_threshold,
-            "write_slots": kernels.write_slots,
+            "top_k_threshold": or_else(launches.top_k_threshold, selection.top_k_threshold),
             **_machine_code(),
         },
         transforms=transforms(),
@@ -74,17 +77,17 @@ def _attend(pairs: Pairs, value: torch.Tensor) -> torch.Tensor:
 
 
 def _machine_code() -> dict[str, Callable[..., Any]]:
-    """Return the kernels that need Numba, if it is installed."""
+    """Return the kernels that are in machine code on the CPU, if Numba is installed."""
     if not numba_kernels.installed():
-        return {}
+        return {
+            "admit": or_else(launches.admit, None),
+            "attend_top_k": or_else(launches.attend_top_k, None),
+            "mean_less_deviations": or_else(launches.mean_less_deviations, None),
+            "write_slots": or_else(launches.write_slots, kernels.write_slots),
+        }
     from attendre_torch import machine_code
 
-    return {
-        "admit": machine_code.admit,
-        "attend_top_k": machine_code.attend_top_k,
-        "mean_less_deviations": machine_code.mean_less_deviations,
-        "write_slots": machine_code.write_slots,
-    }
+    return {name: getattr(machine_code, name) for name in machine_code.__all__}
 
 
 def _to_numpy(tensor: torch.Tensor) -> Any:
@@ -99,9 +102,7 @@ def _from_numpy(array: Any, device: Any = None) -> torch.Tensor:
 
 
 def _is_concrete(tensor: torch.Tensor) -> bool:
-    if torch.compiler.is_compiling() or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-        return False
-    return bool(tensor.device.type == "cpu")
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter) and readable(tensor)
 
 
 def _device_of(tensor: torch.Tensor) -> torch.device:

@@ -25,6 +25,8 @@ from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.chunks import read_in_chunks
+from attendre_torch.fsdp import check_scores, like_forward
+from attendre_torch.heads import HeadGroup, check_agreement, head_group
 from attendre_torch.states import detach, make_known
 
 __all__ = ["AttendreAttention", "AttentionOutput"]
@@ -122,6 +124,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         self.kv_heads, self.head_dim = head_sizes(dim, heads, kv_heads, head_dim)
         self.layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         self.detach_state, self.checkpoint = detach, checkpoint
+        #: The processes that share the heads; None = this one holds all of them.
+        self.head_group: HeadGroup | None = None
 
         def linear(rows: int, columns: int) -> nn.Linear:
             return nn.Linear(rows, columns, bias=bias, device=device, dtype=dtype)
@@ -173,9 +177,11 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         """
         weight = self.key.weight
         kind = working_dtype(weight) if dtype is None else dtype
-        layer = self.layer
+        layer, group = self.layer, self._group()
+        parts = 1 if group is None else group.size
+        heads, kv_heads = self.heads // parts, self.kv_heads // parts
         state = replace(layer, q_memory=None).init(
-            batch=batch, heads=self.heads, kv_heads=self.kv_heads, head_dim=self.head_dim,
+            batch=batch, heads=heads, kv_heads=kv_heads, head_dim=self.head_dim,
             xp="torch", dtype=kind, device=weight.device, documents=documents, chunk=chunk,
         )  # fmt: skip
         if layer.q_memory is None:
@@ -189,7 +195,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         elif carry is not None:
             carry = shown(*carry.shape[2:], dtype=carry.dtype)
         ids = shown(dtype=torch.int32) if documents else None
-        waiting = (shown(self.heads, self.head_dim), carry, ids, metadata)
+        waiting = (shown(heads, self.head_dim), carry, ids, metadata)
         return LayerState(state.kv, layer.q_memory.init(waiting))
 
     def reset(self, state: LayerState, rows: Tensor) -> LayerState:
@@ -244,11 +250,12 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
                 "late, so they do not belong to x. Call run(x) for a whole sequence, or step(x, "
                 "state, carry=x), which returns the positions of the outputs, and flush at the end."
             )
-        out, state = self.step(
-            x, state, position=position, valid=valid, document=document, donate=donate
+        out, state = AttendreAttention.step.plain(  # type: ignore[attr-defined]
+            self, x, state, position=position, valid=valid, document=document, donate=donate
         )
         return out.x, state
 
+    @like_forward
     def step(
         self,
         x: Tensor,
@@ -285,16 +292,18 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
             return result
         return self._step(given, state, donate)
 
+    @like_forward
     def flush(self, state: LayerState) -> tuple[AttentionOutput, LayerState]:
         """Let all waiting queries attend at once: the last N positions, in order."""
-        with without_autocast(state.kv.key):
-            state, out = self.layer.flush(state, encoding_params=self.table)
+        with without_autocast(state.kv.key), head_group(self._group()):
+            state, out = self.layer.flush(state, encoding_params=self._table())
         return self._finished(out), state
 
+    @like_forward
     def drain(self, state: LayerState, chunk: int) -> tuple[AttentionOutput, LayerState]:
         """Like `flush`, but ``chunk`` queries at a time, which takes less memory."""
-        with without_autocast(state.kv.key):
-            state, out = self.layer.drain(state, chunk, encoding_params=self.table)
+        with without_autocast(state.kv.key), head_group(self._group()):
+            state, out = self.layer.drain(state, chunk, encoding_params=self._table())
         return self._finished(out), state
 
     def run(
@@ -347,17 +356,33 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     def _step(
         self, given: Chunk, state: LayerState, donate: bool
     ) -> tuple[AttentionOutput, LayerState]:
-        x = given.query
-        batch, seq = x.shape[:2]
+        check_scores("AttendreAttention", state)
+        x, group = given.query, self._group()
         kind = state.kv.key.dtype
         chunk = given._replace(
-            query=self.query(x).to(kind).reshape(batch, seq, self.heads, self.head_dim),
-            key=self.key(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
-            value=self.value(x).to(kind).reshape(batch, seq, self.kv_heads, self.head_dim),
+            query=self.query(x).to(kind).unflatten(2, (-1, self.head_dim)),
+            key=self.key(x).to(kind).unflatten(2, (-1, self.head_dim)),
+            value=self.value(x).to(kind).unflatten(2, (-1, self.head_dim)),
         )
-        with without_autocast(x):
-            state, out = self.layer.step(state, chunk, encoding_params=self.table, donate=donate)
+        table = self._table()
+        with without_autocast(x), head_group(group):
+            state, out = self.layer.step(state, chunk, encoding_params=table, donate=donate)
+        check_agreement(group, self.layer.kv_memory, state.kv)
         return self._finished(out), state
+
+    def _group(self) -> HeadGroup | None:
+        """Return the processes that share the heads, also if a plan of the caller's split them."""
+        if self.head_group is None and hasattr(self.query.weight, "device_mesh"):
+            from attendre_torch.parallel import group_of
+
+            self.head_group = group_of(self)
+        return self.head_group
+
+    def _table(self) -> Tensor | None:
+        """Return the part of the table that belongs to the heads of this process."""
+        if self.table is not None and hasattr(self.table, "to_local"):
+            return self.table.to_local()
+        return self.table
 
     def _finished(self, out: LayerOutput) -> AttentionOutput:
         """Apply the output projection; invalid positions stay zero, also with a bias."""

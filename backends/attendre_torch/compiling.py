@@ -1,17 +1,31 @@
-"""Compile a layer's step, and skip the checks of what cannot have changed."""
+"""Compile a layer's step, and skip the checks of what cannot have changed.
+
+On an accelerator, steps are compiled by default: eager code launches each operation by itself, and
+for most of them the launch takes longer than the work.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
 from types import FunctionType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
+from attendre_torch.heads import current_group
 
-__all__ = ["compiled_step"]
+__all__ = ["compile_steps", "compiled_step", "run_step"]
+
+#: The devices on which steps are compiled by default.
+_DEVICES = ("cuda", "xpu")
+#: How many programs are made of one layer; steps of further shapes run eagerly.
+_MOST_PROGRAMS = 16
 
 Step = Callable[[LayerState, Chunk], tuple[LayerState, LayerOutput]]
 
@@ -68,6 +82,7 @@ def compiled_step(
             torch.is_grad_enabled(),
             torch.is_inference_mode_enabled(),
             torch.is_autocast_enabled(chunk.query.device.type),
+            current_group(),
         )
         program = programs.get(kind)
         if program is None:
@@ -91,3 +106,118 @@ def _with_own_code(function: Any) -> Any:
     """
     code = function.__code__.replace()
     return FunctionType(code, function.__globals__, code.co_name, None, function.__closure__)
+
+
+class _Choice(NamedTuple):
+    """``on`` is None where the device decides."""
+
+    on: bool | None
+    backend: Any
+
+
+_BY_DEVICE = _Choice(None, "inductor")
+_CHOICE: ContextVar[_Choice] = ContextVar("compile_steps", default=_BY_DEVICE)
+Program = Callable[..., Any] | None
+
+
+@contextmanager
+def compile_steps(on: bool | None, *, backend: Any = "inductor") -> Iterator[None]:
+    """Choose inside a ``with`` block whether every step of a layer is one compiled graph.
+
+    Parameters
+    ----------
+    on
+        True compiles on every device, False on none; None, the default, on CUDA and XPU devices.
+        A step that records gradients, or has been compiled for many shapes already, runs eagerly.
+    backend
+        The backend of ``torch.compile``.
+
+    Notes
+    -----
+    It applies to this thread or task only, to `AttendreLayer.step` and to all that calls it:
+    `AttendreAttention`, `Streaming` and the models of the zoo. Equal layers share a program, so a
+    model of many layers is compiled about once. A program is made for fixed shapes; read chunks of
+    one length. The first step of a shape takes about half a minute.
+
+    Examples
+    --------
+    >>> with compile_steps(False):
+    ...     pass
+    """
+    token = _CHOICE.set(_Choice(on, backend))
+    try:
+        yield
+    finally:
+        _CHOICE.reset(token)
+
+
+def run_step(
+    layer: AttendreLayer,
+    step: Callable[..., Any],
+    state: LayerState,
+    chunk: Chunk,
+    encoding_params: Any,
+    policy_params: Any,
+    donate: bool,
+) -> Any:
+    """Run a step as a compiled program, or decline; see `attendre_core.backend.Backend`."""
+    if torch.compiler.is_compiling():
+        return NotImplemented
+    on, backend = _CHOICE.get()
+    if on is False or (on is None and state.kv.key.device.type not in _DEVICES) or layer.trace:
+        return NotImplemented
+    arrays = (state, Chunk(*chunk), encoding_params, policy_params)
+    leaves, nesting = torch.utils._pytree.tree_flatten(arrays)
+    tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+    if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
+        return NotImplemented
+    if torch._C._functorch.maybe_current_level() is not None:
+        return NotImplemented
+    kind = (
+        backend,
+        nesting,
+        tuple((x.shape, x.dtype, x.device) for x in tensors),
+        torch.is_grad_enabled(),
+        torch.is_inference_mode_enabled(),
+        torch.is_autocast_enabled(state.kv.key.device.type),
+    )
+    try:
+        programs = _programs_of(layer, donate)
+    except TypeError:  # a policy or an encoding of one's own that cannot be hashed
+        return NotImplemented
+    if kind not in programs:
+        programs[kind] = None
+        if len(programs) <= _MOST_PROGRAMS:
+            programs[kind] = _program(step, donate, backend)
+    program = programs[kind]
+    if program is None:
+        return NotImplemented
+    try:
+        return program(*arrays)
+    except torch._dynamo.exc.TorchDynamoException as error:
+        # A mistake of the caller is explained by the eager step; anything else must not stop it.
+        programs[kind] = None
+        warnings.warn(
+            f"a step could not be compiled and runs eagerly, which is slow on an accelerator: "
+            f"{str(error).splitlines()[0]}",
+            RuntimeWarning,
+            stacklevel=4,
+        )
+        return NotImplemented
+
+
+@lru_cache(maxsize=256)
+def _programs_of(layer: AttendreLayer, donate: bool) -> dict[tuple[Any, ...], Program]:
+    """Return the programs of a layer, by what they are made for; None where compiling failed."""
+    return {}
+
+
+def _program(step: Callable[..., Any], donate: bool, backend: Any) -> Callable[..., Any]:
+    def run(state: LayerState, chunk: Chunk, encoding_params: Any, policy_params: Any) -> Any:
+        return step(state, chunk, encoding_params, policy_params, donate)
+
+    compiled: Callable[..., Any] = torch.compile(
+        _with_own_code(run), fullgraph=True, dynamic=False, backend=backend,
+        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+    )  # fmt: skip
+    return compiled

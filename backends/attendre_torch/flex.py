@@ -97,7 +97,8 @@ def _only_ahead(term: Term, causal: bool) -> bool:
 
 def _of_term(pairs: Pairs, terms: list[Term], number: int, value: Tensor) -> tuple[Tensor, Tensor]:
     """Attend to the pairs of one term: the output, and the logarithm of its sum of exponentials."""
-    query, key, value, scale = inputs_of(pairs, terms[number], value)
+    *inputs, scale = inputs_of(pairs, terms[number], value)
+    query, key, value = (x.detach() for x in inputs)
     batch, heads, group, count, dim = query.shape
     flat, rest = flex_attention(
         query.reshape(batch, heads * group, count, dim),
@@ -156,13 +157,18 @@ def _visible(pairs: Pairs) -> Flag:
     at_query = pairs.query_position[:, 0, 0].expand(batch, count)
     at_key = pairs.key_position.expand(batch, heads, slots)
     causal, near = pairs.causal, pairs.near
-    if near is not None:
+    asked, stored = pairs.documents or (None, None)
+    if stored is not None:  # `near` says the same for every pair
+        near, stored = None, stored.expand(batch, heads, slots)
+    elif near is not None:
         near = near.expand(batch, heads, group, count, slots)
 
     def visible(b: Tensor, h: Tensor, q: Tensor, k: Tensor) -> Tensor:
         flag = held[b, h // group, k]
         if causal:
             flag = flag & (at_key[b, h // group, k] <= at_query[b, q])
+        if stored is not None and asked is not None:
+            flag = flag & (stored[b, h // group, k] == asked[b, q])
         return flag if near is None else flag & near[b, h // group, h % group, q, k]
 
     return visible

@@ -1,8 +1,8 @@
 """Half precision in fused attention: keys and values go in as they are stored.
 
-Fused kernels multiply bfloat16 and float16 and add up in float32. On the CPU that is no faster than
-float32, and several times slower for single queries or float16: there, keys and values are widened
-first.
+Fused kernels multiply bfloat16 and float16 and add up in float32. On the CPU that is several times
+slower than float32 for float16, and not reliably faster for bfloat16: there, keys and values are
+widened first, and nothing but the output is rounded.
 """
 
 from __future__ import annotations

@@ -17,11 +17,12 @@ from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures import ARCHITECTURES, architecture_of
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params
+from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.generate import OnToken
+from attendre_core.zoo.generation_config import end_tokens, new_tokens, wishes_of
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
-from attendre_torch.generation_config import end_tokens, new_tokens, wishes_of
 from attendre_torch.plain_models import plain_model, plain_tensors
 
 __all__ = ["TransformersModel", "from_transformers"]
@@ -88,6 +89,7 @@ def from_transformers(
         tokenizer=None if tokenizer is None else _Tokenizer(tokenizer),
         attention=attention,
         generation_config=getattr(model, "generation_config", None),
+        chat_template=_template_of(tokenizer),
     )
 
 
@@ -110,10 +112,11 @@ class TransformersModel(Model):
         tokenizer: Any = None,
         attention: Literal["causal", "prefix"] | None = None,
         generation_config: Any = None,
+        chat_template: ChatTemplate | None = None,
     ) -> None:
         super().__init__(
             architecture, params, memory=memory, library="torch", dtype=dtype,
-            tokenizer=tokenizer, attention=attention,
+            tokenizer=tokenizer, attention=attention, chat_template=chat_template,
         )  # fmt: skip
         self.generation_config = generation_config
         self._end: tuple[int, ...] | None = None
@@ -136,12 +139,12 @@ class TransformersModel(Model):
         return TransformersModel(
             self.architecture, self.params, memory=memory, dtype=self.dtype,
             tokenizer=self.tokenizer, attention=self.attention,
-            generation_config=self.generation_config,
+            generation_config=self.generation_config, chat_template=self.chat_template,
         )  # fmt: skip
 
     def generate(
         self,
-        prompt: Any,
+        prompt: Any = None,
         max_new_tokens: int | None = None,
         *,
         temperature: float | None = None,
@@ -152,6 +155,9 @@ class TransformersModel(Model):
         length_penalty: float | None = None,
         stop: Sequence[str] | None = None,
         on_token: OnToken | None = None,
+        input_ids: Any = None,
+        attention_mask: Any = None,
+        **transformers: Any,
     ) -> Any:
         """Continue a prompt, or answer it, like `Model.generate`.
 
@@ -166,14 +172,20 @@ class TransformersModel(Model):
             If the configuration sets something that is not supported, such as a repetition
             penalty; the message says how to continue without it.
         """
-        never = self.architecture.never if isinstance(self.architecture, EncoderDecoder) else ()
-        own = wishes_of(self.generation_config, never)
-        if temperature == 0 or (temperature is None and (beams or 1) > 1):
-            own = own._replace(temperature=0.0, top_p=1.0, top_k=None)
         given: dict[str, Any] = {
             "temperature": temperature, "top_p": top_p, "top_k": top_k, "beams": beams,
             "length_penalty": length_penalty, "stop": None if stop is None else tuple(stop),
         }  # fmt: skip
+        if input_ids is not None or transformers:
+            changed = {name: value for name, value in given.items() if value is not None}
+            return super().generate(
+                prompt, max_new_tokens, **changed, seed=seed, on_token=on_token,
+                input_ids=input_ids, attention_mask=attention_mask, **transformers,
+            )  # fmt: skip
+        never = self.architecture.never if isinstance(self.architecture, EncoderDecoder) else ()
+        own = wishes_of(self.generation_config, never)
+        if temperature == 0 or (temperature is None and (beams or 1) > 1):
+            own = own._replace(temperature=0.0, top_p=1.0, top_k=None)
         chosen = own._replace(**{name: v for name, v in given.items() if v is not None})
         if max_new_tokens is None:
             max_new_tokens = new_tokens(self.generation_config, lambda: self._read_before(prompt))
@@ -214,13 +226,29 @@ class _Tokenizer:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def encode(self, text: str) -> list[int]:
-        """Convert a text to token ids, including special ones."""
-        return [int(token) for token in self._inner.encode(text)]
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Convert a text to token ids; ``special`` adds those around a text."""
+        options = {} if special else {"add_special_tokens": False}
+        return [int(token) for token in self._inner.encode(text, **options)]
 
     def decode(self, tokens: list[int]) -> str:
         """Convert token ids to text, without special ones."""
         return str(self._inner.decode(tokens, skip_special_tokens=True))
+
+
+def _template_of(tokenizer: Any) -> ChatTemplate | None:
+    """Return the chat template of a tokenizer of transformers; None if it has none."""
+    found = getattr(tokenizer, "chat_template", None)
+    named: dict[str, Any] = found if isinstance(found, dict) else {"default": found}
+    default = named.get("default", next(iter(named.values()), None))
+    if default is None:
+        return None
+    tokens = {
+        name: str(text)
+        for name, text in tokenizer.special_tokens_map.items()
+        if isinstance(text, str)
+    }
+    return ChatTemplate(default, tokens, dict(named), type(tokenizer).__name__)
 
 
 def _check_device(where: str, tensors: dict[str, Tensor]) -> None:

@@ -49,15 +49,20 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
     if primary is None:
         key = order.to(torch.int64)
     elif primary.dtype == torch.float32:
-        bits = (primary + 0.0).view(torch.int32).to(torch.int64)  # -0.0 becomes 0.0
-        bits = torch.where(bits < 0, bits ^ 0x7FFFFFFF, bits)
-        key = bits * 2**32 + (order.to(torch.int64) + 2**31)
+        key = keys(primary, order)
     else:
         by_order = torch.argsort(order, dim=-1, stable=True)
         ranked = torch.gather(primary, -1, by_order)
         by_primary = torch.argsort(ranked, dim=-1, stable=True)
         return torch.gather(by_order, -1, by_primary[..., :count])
     return torch.topk(key, count, dim=-1, largest=False, sorted=True).indices
+
+
+def keys(primary: Tensor, order: Tensor) -> Tensor:
+    """Return distinct 64-bit integers in the order of (primary, order); primary is float32."""
+    bits = (primary + 0.0).view(torch.int32)  # -0.0 becomes 0.0
+    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    return torch.add(order, bits.to(torch.int64), alpha=2**32)
 
 
 def _all(flags: Tensor) -> bool:
@@ -188,6 +193,7 @@ def write_slots(
 
 
 def _recorded(*tensors: Tensor) -> bool:
+    """Return whether a gradient of one of the tensors is recorded."""
     if torch.is_grad_enabled():
         for x in tensors:
             if x.requires_grad:
@@ -271,7 +277,7 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
 
     The query heads of a K/V head become further rows of it, so that the kernel works in larger
     blocks. If the flags would have to be copied for that, the CPU's kernel gets all query heads
-    instead; a GPU's would then copy keys and values, and not be fused.
+    instead; of a GPU's kernels, only the unfused one takes grouped heads and flags.
     """
     batch, heads, group, count, dim = query.shape
     if allowed is None or allowed.shape[2:4] == (1, 1):

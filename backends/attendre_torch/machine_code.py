@@ -1,8 +1,9 @@
 """The Numba kernels for tensors, in eager code and, for top-K attention, inside ``torch.compile``.
 
 They access a tensor's memory through NumPy, so they work on the CPU, and only where no gradient is
-recorded. A compiled graph contains top-K attention as one opaque operation. An exported graph does
-not, because it may be loaded where Numba is not installed.
+recorded; on an accelerator they call those of `attendre_torch.launches`. A compiled graph contains
+top-K attention as one opaque operation. An exported graph does not, because it may be loaded where
+Numba is not installed.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from torch.autograd import forward_ad
 from attendre_core import numba_kernels
 from attendre_core.backend import machine_code_allowed
 from attendre_core.ops.dense import attend_top_k as plain_op
-from attendre_torch import kernels
-from attendre_torch.looking import numbers_of
+from attendre_torch import kernels, launches
+from attendre_torch.looking import launched, numbers_of
 
 __all__ = ["admit", "attend_top_k", "mean_less_deviations", "write_slots"]
 
@@ -32,6 +33,8 @@ def attend_top_k(
     passes: int | None = None,
 ) -> Any:
     """Attend to the top K; decline gradients, and all but float32 on the CPU."""
+    if launched(logits):
+        return launches.attend_top_k(logits, value, allowed, k, order, passes)
     if not machine_code_allowed():
         return NotImplemented
     if logits.dtype != torch.float32 or logits.device.type != "cpu":
@@ -62,6 +65,8 @@ def _now(
 
 def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
     """Score new entries."""
+    if launched(score):
+        return launches.mean_less_deviations(score, counted, deviations)
 
     def start(scores: Any, flags: Any) -> Any:
         found = numba_kernels.mean_less_deviations(scores, flags, deviations)
@@ -75,6 +80,9 @@ def admit(
     primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Pair new entries with slots."""
+    if launched(primary):
+        few: tuple[Tensor, Tensor] = launches.admit(primary, order, new_primary, new_order)
+        return few
     found: tuple[Tensor, Tensor] = _on_arrays(
         numba_kernels.admit, primary, order, new_primary, new_order
     )
@@ -100,6 +108,8 @@ def write_slots(
     donate: bool = False,
 ) -> list[Tensor]:
     """Write donated keys and values by Numba, all else by `attendre_torch.kernels`."""
+    if launched(index):
+        return launches.write_slots(arrays, index, new, write, axis=axis, donate=donate)
     tensors = (*arrays, *new)
     if donate and axis == 2 and index.ndim == 2 and all(x.ndim == 4 for x in tensors):
         written = _arrays(*tensors, index, write)

@@ -46,11 +46,12 @@ def causal_sums(pairs: Pairs, weight: Tensor | None = None) -> Tensor:
         late = at > pairs.query_position[:, :, 0, :]
         return torch.matmul(total, key.mT).masked_fill(late[:, :, None, :], 0.0)
     asked = pairs.query_position[:, 0, 0, :]
-    ordered = torch.sort(asked, dim=-1).values
+    ordered = torch.sort(asked, dim=-1).values.contiguous()
     first = torch.nn.functional.pad(ordered, (0, 1), value=_LAST)
     from_here = (asked[:, None, :] >= first[:, :, None]) * factor[:, None, :].to(query.dtype)
     rows = query.permute(0, 3, 1, 2, 4).reshape(batch, count, heads * group * dim)
     suffix = torch.bmm(from_here, rows).reshape(batch, count + 1, heads, group, dim)
-    index = torch.searchsorted(ordered, at.flatten(1)).reshape(at.shape).mT[..., None, None]
+    index = torch.searchsorted(ordered, at.flatten(1).contiguous()).reshape(at.shape)
+    index = index.mT[..., None, None]
     summed = suffix.gather(1, index.expand(batch, at.shape[2], heads, group, dim))
     return (summed * key.permute(0, 2, 1, 3)[:, :, :, None, :]).sum(-1).permute(0, 2, 3, 1)

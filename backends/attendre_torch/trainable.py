@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, cast
 
 import torch
@@ -10,19 +11,20 @@ from torch import Tensor, nn
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError
-from attendre_core.layer.chunks import chunks_of, in_order, join
-from attendre_core.layer.stack import Stack, StackOutput
+from attendre_core.layer.chunks import in_order, join
+from attendre_core.layer.stack import Stack
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
-from attendre_core.zoo.architectures.base import EncoderDecoder, Params
-from attendre_core.zoo.blocks import blocks_of, crosses_of
+from attendre_core.zoo.architectures.base import EncoderDecoder, Params, Part
+from attendre_core.zoo.blocks import crosses_of
 from attendre_core.zoo.full_attention import full_pass
 from attendre_core.zoo.memories import is_far, memory_stack
 from attendre_core.zoo.model import Model
+from attendre_torch.fsdp import like_forward
+from attendre_torch.heads import HeadGroup
 from attendre_torch.like_transformers import LikeTransformers
-from attendre_torch.states import detach
-from attendre_torch.training_input import check_labels, compacted, flags, refuse
-from attendre_torch.training_layers import run_layer, run_layer_again
+from attendre_torch.training_input import check_labels, flags, refuse
+from attendre_torch.training_layers import TrainedLayer, run_layer, run_layer_again
 from attendre_torch.training_output import (
     Segment,
     TrainingOutput,
@@ -30,12 +32,10 @@ from attendre_torch.training_output import (
     next_tokens,
     shifted_right,
 )
+from attendre_torch.training_pass import Piece, TrainingPass
 from attendre_torch.weights import Weights
 
 __all__ = ["TrainableModel"]
-
-#: Output (batch, n, C), its places in the input, and which of them are real, (batch, n).
-Piece = tuple[Tensor, Tensor, Tensor]
 
 
 class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
@@ -75,6 +75,8 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
         self._model, self._memory = model, model.memory
         self.checkpoint = checkpoint
         self.weights = Weights(model.params)
+        #: The processes that share the heads; None = this one holds all of them.
+        self.head_group: HeadGroup | None = None
 
     @property
     def memory(self) -> MemoryConfig | None:
@@ -92,7 +94,8 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
     def model(self) -> Model:
         """Return the model for inference: the parameters as they are now, shared.
 
-        Linear maps with an adapter are merged copies.
+        Linear maps with an adapter are merged copies. Parameters that are spread over processes
+        are gathered into whole copies, so all processes have to call this.
         """
         old = self._model
         return Model(
@@ -172,6 +175,7 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
             return TrainingOutput(logits=logits)
         return TrainingOutput(loss=loss_of(logits, wanted, num_items_in_batch), logits=logits)
 
+    @like_forward
     def hidden(
         self,
         input_ids: Tensor,
@@ -191,18 +195,27 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
         segment is held, however long the input. Gradients do not flow from one into another.
         With a Q memory outputs come late: ``place`` says where they belong.
         """
-        if self._model.architecture.kind == "encoder-decoder":
+        if self.reading_name is not None:
             raise ConfigError(
                 "TrainableModel.segments: an encoder-decoder has no outputs before its input "
                 "ends. Call the module."
             )
+        reading = self._pass(input_ids, attention_mask, detach_every)
+        for chunks, last in reading.groups(detach_every):
+            segment = self._segment(reading, chunks, last)
+            if segment is not None:
+                yield segment
+
+    @like_forward
+    def _segment(self, reading: TrainingPass, chunks: list[Any], last: bool) -> Segment | None:
+        pieces = self._read(reading, chunks, last)
+        if not pieces:
+            return None
+        x, place, real = join(pieces)
         architecture = self._model.architecture
-        for pieces in self._pieces(input_ids, attention_mask, detach_every):
-            if pieces:
-                x, place, real = join(pieces)
-                if architecture.kind == "decoder":
-                    x = architecture.logits(self.weights.tree(), x)
-                yield Segment(x, place.long(), real)
+        if architecture.kind == "decoder":
+            x = architecture.logits(self.weights.tree(), x)
+        return Segment(x, place.long(), real)
 
     # ---------------------------------------------------------------- inside
 
@@ -211,35 +224,54 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
         first: torch.dtype = next(self.weights.parameters()).dtype
         return first
 
-    def _reading_params(self) -> Params:
-        params: Params = self.weights.tree()
-        return params["encoder"] if self._model.architecture.kind == "encoder-decoder" else params
+    @property
+    def reading_name(self) -> str | None:
+        """The part of the weights that reads the input, if the model has several."""
+        return "encoder" if self._model.architecture.kind == "encoder-decoder" else None
+
+    @property
+    def reading_part(self) -> Part:
+        """The part that reads the input, with the heads of this process."""
+        part, group = self._model.reading_part, self.head_group
+        if group is None:
+            return part
+        return replace(part, heads=part.heads // group.size, kv_heads=part.kv_heads // group.size)
+
+    def _reading(self) -> tuple[Params, list[TrainedLayer]]:
+        """Return the weights of the part that reads, and its layers, which look up their own."""
+        params, name = self.weights.tree(), self.reading_name
+        layers = self.weights.layers_of(name)
+        blocks = [TrainedLayer(self.reading_part, one, self.head_group) for one in layers]
+        return params if name is None else params[name], blocks
 
     def _hidden(
         self, tokens: Tensor, mask: Tensor | None, detach_every: int | None
     ) -> tuple[Tensor, Tensor]:
         valid = flags("input_ids", tokens, mask)
-        model = self._model
         if self.memory is not None:
-            pieces = [p for group in self._pieces(tokens, mask, detach_every) for p in group]
+            reading = self._pass(tokens, mask, detach_every)
+            groups = reading.groups(detach_every)
+            pieces = [piece for group in groups for piece in self._read(reading, *group)]
             return in_order([join(pieces)], tokens.shape[1]), valid
         if detach_every is not None:
             raise ConfigError(
                 "TrainableModel: detach_every cuts between chunks, but full attention has none. "
                 "Set memory first."
             )
+        params, layers = self._reading()
+
+        def run(function: Any, layer: TrainedLayer, *arrays: Any) -> Any:
+            return layer.run(lambda *inner: function(layer.params, *inner), *arrays)
+
         hidden, _ = full_pass(
-            model.reading_part, self._reading_params(), tokens, valid,
-            causal=model.causal, library="torch",
+            self.reading_part, {**params, "layers": layers}, tokens, valid,
+            causal=self._model.causal, library="torch", run_layer=run,
         )  # fmt: skip
         return torch.where(valid[:, :, None], hidden, torch.zeros_like(hidden)), valid
 
-    def _pieces(
-        self, tokens: Tensor, mask: Tensor | None, detach_every: int | None
-    ) -> Iterator[list[Piece]]:
-        """Read through the memories; hand out hidden states before each cut and at the end."""
-        memory, part = self.memory, self._model.reading_part
-        if memory is None:
+    def _pass(self, tokens: Tensor, mask: Tensor | None, detach_every: int | None) -> TrainingPass:
+        """Begin to read an input through the memories."""
+        if self.memory is None:
             raise ConfigError(
                 "TrainableModel.segments: full attention has no chunks. Set memory first, e.g. to "
                 "'attendre-causal:1024'."
@@ -249,51 +281,33 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
                 "TrainableModel", "detach_every", detach_every, least=1,
                 hint="It counts chunks; None never cuts.",
             )  # fmt: skip
-        params = self._reading_params()
-        tokens, valid, place = compacted(tokens, flags("input_ids", tokens, mask))
-        stack = self._stack(tokens.shape[1])
-        position = torch.cumsum(valid, dim=1, dtype=torch.int32) - 1
-        position = torch.where(valid, position, torch.zeros_like(position))
-        state = stack.init(
-            batch=tokens.shape[0], heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
-            carry_dim=part.dim, xp="torch", dtype=self._dtype, device=tokens.device,
-            metadata=(place[:, :1],), chunk=memory.chunk,
-        )  # fmt: skip
-        pieces: list[Piece] = []
+        valid = flags("input_ids", tokens, mask)
+        return TrainingPass(self.reading_part, self.memory, tokens, valid)
 
-        def keep(out: StackOutput) -> None:
-            pieces.append((part.final(params, out.x), out.metadata[0], out.valid))
-
-        chunks = chunks_of((tokens, position, valid, place), memory.chunk, fill=False)
-        for number, (ids, at, real, where) in enumerate(chunks):
-            if detach_every is not None and number and number % detach_every == 0:
-                yield pieces
-                params, pieces, state = self._reading_params(), [], detach(state)
-            state, out = stack.step(
-                state, blocks_of(part, params), part.embed(params, ids, at), at, real,
-                metadata=(where,), donate=not torch.is_grad_enabled(),
-            )  # fmt: skip
-            keep(out)
-        if stack.delay:
-            blocks = blocks_of(part, params)
-            state, rest = stack.finish(state, blocks, memory.chunk, memory.finish)
-            for out in rest:
-                keep(out)
-        yield pieces
+    def _read(self, reading: TrainingPass, chunks: list[Any], last: bool) -> list[Piece]:
+        params, blocks = self._reading()
+        stack = self._stack(reading.length)
+        return reading.read(stack, params, blocks, chunks, last, self._dtype)
 
     def _stack(self, length: int) -> Stack:
         model, memory = self._model, cast(MemoryConfig, self.memory)
-        part = model.reading_part
+        part = self.reading_part
         far = is_far(part, length)
         layers = memory_stack(part, memory, "torch", causal=model.causal, far=far).layers
         return Stack(layers, run_layer_again if self.checkpoint else run_layer)
 
 
 def _detached(tree: Any) -> Any:
-    """Detach nested tensors; one that appears in several places stays one."""
+    """Detach nested tensors; one that appears in several places stays one.
+
+    What is spread over processes is gathered.
+    """
     seen: dict[int, Tensor] = {}
 
     def leaf(tensor: Tensor) -> Tensor:
-        return seen.setdefault(id(tensor), tensor.detach())
+        if id(tensor) not in seen:
+            own = tensor.detach()
+            seen[id(tensor)] = own.full_tensor() if hasattr(own, "full_tensor") else own
+        return seen[id(tensor)]
 
     return tree_map(leaf, tree)

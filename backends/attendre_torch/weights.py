@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import warnings
 from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
 
 from attendre_core.tree import tree_map
+from attendre_torch.fsdp import is_sharded
 
-__all__ = ["Weights"]
+__all__ = ["LayerWeights", "Weights"]
 
 #: Linear maps, by the names that architectures give them; "cross_" may come before.
 _MAPS = ("q", "k", "v", "qkv", "out", "up", "gate", "down", "head")
@@ -45,11 +47,22 @@ class Weights(nn.Module):  # type: ignore[misc]
 
     def tree(self) -> Any:
         """Return parameters and linear maps in the original nesting; biases of maps are None."""
+        return self._found(self._paths)
 
+    def layers_of(self, part: str | None = None) -> list[LayerWeights]:
+        """Return the layers of a part, such as ``"encoder"``; None = the model is one part."""
+        paths = self._paths if part is None else self._paths[part]
+        at = "layers" if part is None else f"{part}.layers"
+        return [
+            LayerWeights(self, self.get_submodule(f"{at}.{number}"), layer)
+            for number, layer in enumerate(paths["layers"])
+        ]
+
+    def _found(self, paths: Any) -> Any:
         def found(path: str) -> Any:
             return None if path.endswith(":bias") else self._at(path)
 
-        return tree_map(found, self._paths)
+        return tree_map(found, paths)
 
     def tensors(self) -> Any:
         """Return plain tensors in the original nesting.
@@ -73,6 +86,38 @@ class Weights(nn.Module):  # type: ignore[misc]
         return getattr(self.get_submodule(home), name)
 
 
+class LayerWeights:
+    """The weights of one layer, looked up when they are used.
+
+    What a layer computes goes through `run`, and so through hooks on its module: ``fully_shard``
+    of ``weights.layers.0`` gathers the weights of this layer just for that time.
+    """
+
+    def __init__(self, weights: Weights, home: nn.Module, paths: Any) -> None:
+        self._weights, self._home, self._paths = weights, home, paths
+
+    def tree(self) -> dict[str, Any]:
+        """Return parameters and linear maps by name, as `Weights.tree` does."""
+        found: dict[str, Any] = self._weights._found(self._paths)
+        return found
+
+    def run(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        """Call a function as the ``forward`` of this layer's module."""
+        if not is_sharded(self._home):
+            return self._home(function, *args, **kwargs)
+        with warnings.catch_warnings():
+            # States are views. Nothing writes into them while gradients are recorded.
+            warnings.filterwarnings("ignore", "FSDP2-wrapped module", UserWarning)
+            return self._home(function, *args, **kwargs)
+
+
+class _Home(nn.Module):  # type: ignore[misc]
+    """Holds parameters and further modules; its forward calls a function."""
+
+    def forward(self, function: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+
 def _registered(home: nn.Module, path: str, tree: Any, known: dict[Any, str]) -> Any:
     """Register the tensors of a tree below ``home``, and return their paths."""
     if isinstance(tree, list):
@@ -86,7 +131,7 @@ def _registered(home: nn.Module, path: str, tree: Any, known: dict[Any, str]) ->
         if paths[name] is not None:  # a bias that its map has registered
             continue
         if not isinstance(part, Tensor):
-            home.add_module(own, inner := nn.Module())
+            home.add_module(own, inner := _Home())
             paths[name] = _registered(inner, f"{at}.", part, known)
         elif (memory := _memory(part)) in known:
             paths[name] = known[memory]

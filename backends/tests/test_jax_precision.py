@@ -83,3 +83,22 @@ def test_gradients_of_half_precision_are_half_precision():
     np.testing.assert_allclose(
         got.astype(jnp.float32), want, atol=0.05 * float(jnp.abs(want).max())
     )
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16], ids=["bfloat16", "float16"])
+@pytest.mark.parametrize("encoding", [None, at.RoPE(), at.ALiBi()], ids=repr)
+def test_stored_numbers_are_multiplied_as_they_are(encoding, dtype):
+    """The products of attention take half precision in and give float32."""
+    memory = at.KeyValueMemory(M)
+    query, key = jnp.ones((B, S, H, D), dtype), jnp.ones((B, S, G, D), dtype)
+    state, _ = memory.insert(memory.init(like=key), key, key)
+    program = jax.make_jaxpr(lambda s, q: memory.attend(s, q, encoding=encoding))(state, query)
+    products = [
+        ([x.aval.dtype for x in equation.invars], equation.outvars[0].aval.dtype)
+        for equation in program.jaxpr.eqns
+        if equation.primitive.name == "dot_general"
+    ]
+    assert products == [
+        ([dtype, dtype], jnp.float32),
+        ([jnp.float32, dtype], jnp.float32),
+    ]

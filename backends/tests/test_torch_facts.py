@@ -133,6 +133,7 @@ def test_public_names_are_pinned_and_documented():
         "AttendreAttention",
         "AttendreCache",
         "AttentionOutput",
+        "HeadParallel",
         "Segment",
         "Streaming",
         "TrainableModel",
@@ -140,9 +141,12 @@ def test_public_names_are_pinned_and_documented():
         "TransformersModel",
         "backend",
         "bounded",
+        "compile_steps",
         "compiled_step",
         "detach",
         "from_transformers",
+        "head_group",
+        "shard_heads",
     ]
     for name in attendre_torch.__all__:
         assert getattr(attendre_torch, name).__doc__, f"attendre_torch.{name} has no docstring"

@@ -238,7 +238,7 @@ def test_what_cannot_be_honoured_is_refused(name, value):
 
 def test_every_setting_of_transformers_is_known():
     """A new setting of transformers that changes texts must be honoured or refused."""
-    from attendre_torch import generation_config
+    from attendre_core.zoo import generation_config
 
     harmless = {
         "assistant_confidence_threshold", "assistant_lookbehind", "bos_token_id", "cache_config",
@@ -257,7 +257,7 @@ def test_every_setting_of_transformers_is_known():
         "top_k", "num_beams", "length_penalty", "stop_strings", "bad_words_ids",
     }  # fmt: skip
     settings = {n for n in transformers.GenerationConfig().to_dict() if not n.startswith("_")}
-    unknown = settings - harmless - honoured - set(generation_config._NEUTRAL)
+    unknown = settings - harmless - honoured - set(generation_config.NEUTRAL)
     assert not unknown, f"transformers {transformers.__version__} has new settings: {unknown}"
 
 

@@ -11,7 +11,9 @@ SELECTION = "attendre_core/eager/selection.py"
 SUMS = "attendre_core/eager/sums.py"
 TOP_K = "attendre_core/numba_kernels/top_k.py"
 JAX = "attendre_jax/kernels.py"
+JAX_SUMS = "attendre_jax/sums.py"
 TORCH = "attendre_torch/kernels.py"
+TORCH_SUMS = "attendre_torch/sums.py"
 TORCH_CODE = "attendre_torch/machine_code.py"
 
 ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
@@ -183,8 +185,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "torch: of equal similarities the older entry comes first",
         TORCH,
-        "key = bits * 2**32 + (order.to(torch.int64) + 2**31)",
-        "key = bits * 2**32 + (2**31 - 1 - order.to(torch.int64))",
+        "torch.add(order, bits.to(torch.int64), alpha=2**32)",
+        "torch.add(-1 - order, bits.to(torch.int64), alpha=2**32)",
         "memory/test_oracle.py::test_retrieved_equals_oracle",
         "torch",
     ),
@@ -236,7 +238,23 @@ KERNEL_MUTANTS = (
         "memory/test_state.py::test_input_state_is_unchanged",
         "torch",
     ),
+    Mutant(
+        "torch: causal sums leave out the query at the key's own position",
+        TORCH_SUMS,
+        "torch.searchsorted(ordered, at.flatten(1).contiguous())",
+        "torch.searchsorted(ordered, at.flatten(1).contiguous(), right=True)",
+        "layer/test_transforms.py::test_compiled_step_equals_eager[summed]",
+        "torch",
+    ),
     # JAX
+    Mutant(
+        "jax: causal sums leave out the query at the key's own position",
+        JAX_SUMS,
+        "sorted_at[:, None, :, None] < at[:, :, None, :]",
+        "sorted_at[:, None, :, None] <= at[:, :, None, :]",
+        "layer/test_transforms.py::test_compiled_step_equals_eager[summed]",
+        "jax",
+    ),
     Mutant(
         "jax: ties among stored entries broken the other way round",
         JAX,

@@ -77,15 +77,15 @@ LAYER_MUTANTS = (
     Mutant(
         "padding counts as a position",
         LAYER,
-        "running_count(valid) - 1",
-        "running_count(valid | ~valid) - 1",
+        "checks.numbered(state.kv.clock, chunk.valid, chunk.key)",
+        "checks.numbered(state.kv.clock, None, chunk.key)",
         "layer/test_laws.py::test_positions_count_on_from_what_was_read",
     ),
     Mutant(
         "documents are ignored",
         LAYER,
-        "            document=document,\n        )\n        return kv, LayerOutput(",
-        "            document=None,\n        )\n        return kv, LayerOutput(",
+        "            document=document,\n        )\n        valid = _flags(",
+        "            document=None,\n        )\n        valid = _flags(",
         "layer/test_attention.py::test_documents_are_read_as_if_each_were_alone",
     ),
     Mutant(

@@ -131,28 +131,28 @@ MEMORY_MUTANTS = (
     Mutant(
         "the clock counts padding",
         RANKING,
-        "state.clock + ops.count_true(valid, axis=1)",
-        "state.clock + key.shape[2]",
+        "state.clock + (key.shape[1] if full else ops.count_true(valid, axis=1))",
+        "state.clock + key.shape[1]",
         "memory/test_rows.py::test_chunk_of_padding_changes_nothing",
     ),
     Mutant(
         "arrival numbers count padding",
         CHECKS,
-        "arrival = state.clock[:, None] + running_count(valid) - 1",
-        "arrival = state.clock[:, None] + running_count(valid | ~valid) - 1",
+        "arrival, full = numbered(state.clock, valid, key), valid is None",
+        "arrival, full = numbered(state.clock, None, key), valid is None",
         "memory/test_rows.py::test_amount_of_padding_changes_nothing",
     ),
     Mutant(
         "padding entries enter the memory",
         CHECKS,
-        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
-        'enter = ~valid | finite_rows(where, "key", key, valid, (0, 1))',
+        "enter = valid & enter\n",
+        "enter = ~valid | enter\n",
         f"{ORACLE}[scores]",
     ),
     Mutant(
         "padding queries score",
         ATTEND,
-        "usable = valid & finite",
+        "usable = finite if full else valid & finite",
         "usable = finite",
         f"{ORACLE}[lfa]",
     ),
@@ -239,10 +239,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "visible: the worst stays instead of a broken entry",
         ROOM,
-        "place = xp.where(broken, room - ops.running_count(broken),"
-        " ops.running_count(~broken) - 1)",
-        "place = xp.where(broken, ops.running_count(broken) - 1, room -"
-        " ops.running_count(~broken))",
+        "place = xp.where(broken, room, numbers(room, before)) - before",
+        "place = xp.where(broken, before, room - numbers(room, before) + before) - 1",
         "memory/test_nan.py::test_the_best_stays_instead_of_a_broken_one",
     ),
     Mutant(
@@ -299,14 +297,14 @@ MEMORY_MUTANTS = (
     Mutant(
         "NaN guard removed: broken entries are stored",
         CHECKS,
-        'enter = valid & finite_rows(where, "key", key, valid, (0, 1))',
-        "enter = valid",
+        'enter = finite_rows(where, "key", key, valid, (0, 1))',
+        "enter = valid == valid",
         "memory/test_nan.py::test_broken_entries_are_refused",
     ),
     Mutant(
         "broken queries are used",
         ATTEND,
-        "usable = valid & finite",
+        "usable = finite if full else valid & finite",
         "usable = valid",
         "memory/test_nan.py::test_broken_queries_score_nothing",
     ),

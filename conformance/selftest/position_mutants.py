@@ -5,6 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 ALIBI = "attendre_core/positions/alibi.py"
+BIAS = "attendre_core/ops/bias.py"
 IN_CACHE = "attendre_core/positions/in_cache.py"
 LAYERS = "attendre_core/ops/layers.py"
 LM_INFINITE = "attendre_core/positions/lm_infinite.py"
@@ -81,6 +82,13 @@ POSITION_MUTANTS = (
         "+ 1e-6)",
         "- 1e-6)",
         "positions/test_formulas.py::test_t5_buckets_equal_the_public_formula",
+    ),
+    Mutant(
+        "a bias by distance: all heads look up the first column",
+        BIAS,
+        "row * (heads * group) + head",
+        "row * (heads * group) + 0 * head",
+        f"{SCHEME}[t5]",
     ),
     Mutant(
         "ALiBi: the last head gets the first slope",

@@ -122,6 +122,53 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+#: The format of ChatML, as most templates write it.
+CHATML = (
+    "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + "
+    "message['content'] + '<|im_end|>' + '\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A made-up Llama that knows ChatML, with byte pairs learned from this repository's licence."""
+    tokenizers = pytest.importorskip("tokenizers")
+    pytest.importorskip("jinja2")
+    save_file = pytest.importorskip("safetensors.numpy").save_file
+    folder = tmp_path_factory.mktemp("chat")
+    inner = tokenizers.Tokenizer(tokenizers.models.BPE())
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    inner.decoder = tokenizers.decoders.ByteLevel()
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=500, special_tokens=["<|im_start|>", "<|im_end|>", "<s>"], show_progress=False,
+        initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(),
+    )  # fmt: skip
+    text = (Path(__file__).resolve().parents[2] / "LICENSE").read_text(encoding="utf-8")
+    inner.train_from_iterator(text.splitlines(), trainer)
+    inner.save(str(folder / "tokenizer.json"))
+    config = {
+        "model_type": "llama", "hidden_size": 32, "intermediate_size": 48,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+        "vocab_size": inner.get_vocab_size(), "max_position_embeddings": 2048,
+        "tie_word_embeddings": True,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    end = {"__type": "AddedToken", "content": "<|im_end|>", "special": True}
+    settings = {"chat_template": CHATML, "bos_token": "<s>", "eos_token": end}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    rng = np.random.default_rng(11)
+    wanted = tree_leaves(architecture_of(RawConfig(config, "config.json")).parameters())
+    tensors = {
+        tensor.name: 0.3 * rng.standard_normal(tensor.shape)
+        if len(tensor.shape) > 1
+        else np.ones(tensor.shape)
+        for tensor in wanted
+    }
+    save_file({k: v.astype(np.float32) for k, v in tensors.items()}, folder / "model.safetensors")
+    return folder
+
+
 @pytest.fixture
 def made_up(tmp_path: Path) -> Callable[..., Path]:
     """Write a folder with random weights for a configuration, without transformers."""

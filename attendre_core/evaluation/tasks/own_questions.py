@@ -48,10 +48,13 @@ class OwnQuestions(QuestionTask):
     template
         The prompt, with ``{question}`` and ``{context}`` in it. Closed book reads it without the
         paragraph of the context.
+    chat
+        Wrap the prompt in the model's own chat template, as a message of the user.
     """
 
     data: str = ""
     template: str = TEMPLATE
+    chat: bool = False
 
     name: ClassVar[str] = "qa"
 
@@ -60,17 +63,21 @@ class OwnQuestions(QuestionTask):
 
     def identity(self) -> dict[str, Any]:
         """Return everything that the questions depend on."""
-        return {
+        told = {
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
             "template": self.template,
             "new_tokens": self.new_tokens,
         }
+        # Results of prompts without a chat template keep their names.
+        return {**told, "chat": True} if self.chat else told
 
     def questions(self, model: Model) -> Iterator[Question]:
         """Yield the questions in the order of the file."""
         for name, context, question, answers in read_questions(self.data):
-            yield question_of(model, name, question, context, answers, self.template)
+            yield question_of(
+                model, name, question, context, answers, self.template, chat=self.chat
+            )
 
 
 def read_questions(path: str | Path) -> list[OwnQuestion]:

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tasks.templates import TEMPLATE, filled, without_context
+from attendre_core.zoo.chat import chat_template_for
 from attendre_core.zoo.model import Model
 
 __all__ = ["Question", "question_of"]
@@ -41,8 +42,10 @@ def question_of(
     context: str,
     aliases: Sequence[str],
     template: str = TEMPLATE,
+    *,
+    chat: bool = False,
 ) -> Question:
-    """Fill the template and tokenize it.
+    """Fill the template and tokenize it; with ``chat``, as a message in the chat template.
 
     A decoder's prompt does not end in spaces: a space between it and the answer becomes part of
     the answer, because that is how tokenizers split the whole text.
@@ -52,6 +55,8 @@ def question_of(
     gold = aliases[0].strip()
     whole = filled(template, question, context)
     closed = filled(without_context(template), question, "")
+    if chat:
+        return _asked(model, name, (whole, closed), gold, aliases)
     if model.architecture.kind == "encoder-decoder":
         answer = model.tokens(gold)
     else:
@@ -62,6 +67,28 @@ def question_of(
     return Question(
         name, _open(model, whole), _open(model, closed), answer, tuple(dict.fromkeys(aliases))
     )
+
+
+def _asked(
+    model: Model, name: str, texts: Sequence[str], gold: str, aliases: Sequence[str]
+) -> Question:
+    """Ask in the format of a chat; what the model then writes is the assistant's answer."""
+    template = chat_template_for(model)
+    whole, closed = (
+        template.render([{"role": "user", "content": text.strip()}], prompt=True) for text in texts
+    )
+    before, both = (model.tokens(text, special=False) for text in (closed, closed + gold))
+    answer = both[_shared(before, both) :] or both[-1:]
+    return Question(
+        name, model.tokens(whole, special=False), before, answer, tuple(dict.fromkeys(aliases))
+    )
+
+
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    shared = 0
+    while shared < min(len(one), len(other)) and one[shared] == other[shared]:
+        shared += 1
+    return shared
 
 
 def _open(model: Model, text: str) -> list[int]:
@@ -76,8 +103,5 @@ def _open(model: Model, text: str) -> list[int]:
 def _continuation(model: Model, prompt: str, answer: str) -> list[int]:
     """Return the tokens that an answer adds to a prompt."""
     before, both = _open(model, prompt), _open(model, prompt + answer)
-    shared = 0
-    while shared < min(len(before), len(both)) and before[shared] == both[shared]:
-        shared += 1
     # If the end of the prompt and the answer are one token, that token is scored.
-    return both[shared:] or both[-1:]
+    return both[_shared(before, both) :] or both[-1:]

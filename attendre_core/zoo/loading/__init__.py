@@ -11,10 +11,12 @@ from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.architectures.base import Architecture
+from attendre_core.zoo.chat_template import ChatTemplate
+from attendre_core.zoo.loading.chat_templates import template_of_folder, template_of_gguf
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_of
+from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_at, tokenizer_of
 
 __all__ = ["load", "open_checkpoint"]
 
@@ -29,6 +31,7 @@ def load(
     device: Any = None,
     dtype: str = "float32",
     attention: Literal["causal", "prefix"] | None = None,
+    tokenizer: str | Path | None = None,
     progress: bool | None = None,
 ) -> Model:
     """Load a model from a checkpoint.
@@ -52,6 +55,9 @@ def load(
         most of the parameters are stored in, or float32 if the library lacks it.
     attention
         ``"prefix"`` lets a decoder read its prompt in both directions.
+    tokenizer
+        For a checkpoint that came without one: a folder, a file such as ``tokenizer.json``, or a
+        ``.gguf`` file that has one. None takes the checkpoint's own.
     progress
         Whether to show a bar; None shows one on a terminal.
 
@@ -83,7 +89,8 @@ def load(
             f"load: {found.name} has no {dtype} here. Use float32, or another backend."
         )
     place = found.find_device(device)
-    checkpoint, tokenizer = open_checkpoint(path)
+    checkpoint, own_tokenizer = open_checkpoint(path)
+    found_tokenizer = own_tokenizer if tokenizer is None else tokenizer_at(tokenizer)
     architecture = _architecture(checkpoint)
     # A memory that cannot be made is refused before the parameters are read.
     Model(architecture, {}, memory=memory, library=found.name, attention=attention)
@@ -96,10 +103,20 @@ def load(
         memory=memory,
         library=found.name,
         dtype=dtype,
-        tokenizer=tokenizer,
+        tokenizer=found_tokenizer,
         attention=attention,
         end=checkpoint.config.tokens("eos_token_id"),
+        chat_template=_template(checkpoint, tokenizer),
     )
+
+
+def _template(checkpoint: Checkpoint, tokenizer: str | Path | None) -> ChatTemplate | None:
+    """Return the chat template of the checkpoint, or that beside the tokenizer."""
+    metadata = getattr(checkpoint, "metadata", None)
+    if metadata is not None:
+        return template_of_gguf(checkpoint.where, metadata)
+    found = template_of_folder(Path(checkpoint.where))
+    return found or (None if tokenizer is None else template_of_folder(Path(tokenizer)))
 
 
 def _architecture(checkpoint: Checkpoint) -> Architecture:

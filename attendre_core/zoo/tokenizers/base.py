@@ -19,12 +19,13 @@ class Tokenizer(Protocol):
     """What a model needs of a tokenizer.
 
     Laws: ``encode`` adds the special tokens that the model expects around a text, by the
-    tokenizer's own rules. ``decode`` leaves special tokens out, and never fails on ids of the
+    tokenizer's own rules, unless ``special`` is False: then it returns the same ids without those
+    before and behind them. ``decode`` leaves special tokens out, and never fails on ids of the
     vocabulary: bytes that are not (yet) a whole character become U+FFFD.
     """
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, with the special ones that the model expects."""
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids; ``special`` adds those that the model expects around a text."""
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
@@ -42,9 +43,12 @@ class UnknownTokenizer:
     def __init__(self, reason: str) -> None:
         self.reason = reason
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool = True) -> list[int]:
         """Say that it cannot."""
-        raise ConfigError(f"tokens: {self.reason} Pass token ids instead of text.")
+        raise ConfigError(
+            f"tokens: {self.reason} Name another tokenizer, with load(..., tokenizer=PATH) in "
+            "Python and --tokenizer PATH in a shell. In Python, token ids need none."
+        )
 
     def decode(self, tokens: list[int]) -> str:
         """Say that it cannot."""

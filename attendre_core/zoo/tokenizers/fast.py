@@ -35,9 +35,10 @@ class FastTokenizer:
         with refused_if_broken(file):
             return cls(tokenizers.Tokenizer.from_file(str(checked_file(file))))
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, with the special ones that the model expects."""
-        return [*self._before, *self._inner.encode(text).ids, *self._after]
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids; ``special`` adds those that the model expects around a text."""
+        ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
+        return [*self._before, *ids, *self._after] if special else ids
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from attendre_core.errors import CheckpointError
 from attendre_core.zoo.tokenizers.base import Tokenizer
 from attendre_core.zoo.tokenizers.fast import FastTokenizer
 from attendre_core.zoo.tokenizers.pieces import MarianTokenizer, PieceTokenizer
 from attendre_core.zoo.tokenizers.wordpiece import wordpiece_tokenizer
 
-__all__ = ["tokenizer_of"]
+__all__ = ["FILES", "tokenizer_at", "tokenizer_of"]
+
+#: The files in which a tokenizer is looked for.
+FILES = ("tokenizer.json", "vocab.txt", "source.spm", "spiece.model", "tokenizer.model")
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
@@ -24,3 +28,33 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
         if (folder / name).exists():
             return PieceTokenizer(folder / name)
     return None
+
+
+def tokenizer_at(path: str | Path) -> Tokenizer:
+    """Return the tokenizer at a path: one of `FILES`, a folder with one, or a GGUF file."""
+    place = Path(path).expanduser()
+    if place.suffix == ".gguf" and place.is_file():
+        from attendre_core.zoo.loading.gguf_file import GGUFCheckpoint
+        from attendre_core.zoo.tokenizers.from_gguf import tokenizer_of_gguf
+
+        found = tokenizer_of_gguf(str(place), GGUFCheckpoint(place).metadata)
+    elif place.is_dir():
+        found = tokenizer_of(place)
+    else:
+        found = _tokenizer_file(place)
+    if found is None:
+        raise CheckpointError(
+            f"{place}: there is no tokenizer, expected a folder with {', '.join(FILES[:-1])} or "
+            f"{FILES[-1]}, one of these files, or a .gguf file."
+        )
+    return found
+
+
+def _tokenizer_file(file: Path) -> Tokenizer | None:
+    if not file.is_file():
+        return None
+    if file.suffix == ".json":
+        return FastTokenizer.from_file(file)
+    if file.suffix == ".model":
+        return PieceTokenizer(file)
+    return wordpiece_tokenizer(file) if file.suffix == ".txt" else None

@@ -25,8 +25,9 @@ class PieceTokenizer:
     ----------
     file
         ``spiece.model`` (T5: ends with EOS, knows ``<extra_id_0>``) or ``tokenizer.model``
-        (Llama, Mistral, Gemma: begins with BOS). ``add_bos_token`` and ``add_eos_token`` of a
-        ``tokenizer_config.json`` beside it count more.
+        (Llama, Mistral, Gemma: begins with BOS; a text may spell control pieces such as
+        ``</s>``). ``add_bos_token`` and ``add_eos_token`` of a ``tokenizer_config.json`` beside
+        it count more.
     """
 
     def __init__(self, file: Path) -> None:
@@ -38,16 +39,26 @@ class PieceTokenizer:
         begins = config.flag("add_bos_token", not self._blanks) and bos >= 0
         ends = config.flag("add_eos_token", self._blanks) and eos >= 0
         self._before, self._after = [bos] * begins, [eos] * ends
+        model = self._model
+        control = {} if self._blanks else {
+            model.id_to_piece(i): i for i in range(model.get_piece_size()) if model.is_control(i)
+        }  # fmt: skip
+        self._whole: dict[str, int] = {text: i for text, i in control.items() if text}
+        longest_first = sorted(self._whole, key=len, reverse=True)
+        self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, with the special ones that the model expects."""
-        ids = list(self._before)
-        for part in _BLANK.split(text) if self._blanks else [text]:
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids; ``special`` adds those that the model expects around a text."""
+        ids = list(self._before) if special else []
+        split = _BLANK if self._blanks else self._split if self._whole else None
+        for part in [text] if split is None else split.split(text):
             if self._blanks and _BLANK.fullmatch(part):
                 ids.append(self._model.get_piece_size() + _BLANKS - 1 - int(part[10:-1]))
+            elif part in self._whole:
+                ids.append(self._whole[part])
             else:
                 ids += self._model.encode(part)
-        return ids + self._after
+        return ids + self._after if special else ids
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
@@ -76,8 +87,11 @@ class MarianTokenizer:
                 raise CheckpointError(f"{where}: has no piece {name}, expected one. It is damaged.")
         self._special = {self._ids[n] for n in ("</s>", "<unk>", "<pad>") if n in self._ids}
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids of the source language, and the end; ``>>fra<<`` names the target."""
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids of the source language, with ``special`` also the end.
+
+        ``>>fra<<`` names the target language.
+        """
         pieces = []
         language = _LANGUAGE.match(text)
         if language is not None and language[0] in self._ids:
@@ -85,7 +99,8 @@ class MarianTokenizer:
             text = text[language.end() :]
         pieces += self._source.encode(text, out_type=str)
         unknown = self._ids["<unk>"]
-        return [*(self._ids.get(piece, unknown) for piece in pieces), self._ids["</s>"]]
+        ids = [self._ids.get(piece, unknown) for piece in pieces]
+        return [*ids, self._ids["</s>"]] if special else ids
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of the target language, without special tokens."""

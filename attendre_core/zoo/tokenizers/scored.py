@@ -67,16 +67,16 @@ class ScoredTokenizer:
         self._split = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
         self._before, self._after = list(before), list(after)
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, with the special ones that the model expects."""
-        ids = list(self._before)
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids; ``special`` adds those that the model expects around a text."""
+        ids = list(self._before) if special else []
         for part in self._split.split(text) if self._whole else [text]:
             if part in self._whole:
                 ids.append(self._whole[part])
             elif part:
                 prefix = " " if self._prefix_space else ""
                 ids += self._merged((prefix + part).replace(" ", self._space))
-        return ids + self._after
+        return ids + self._after if special else ids
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""

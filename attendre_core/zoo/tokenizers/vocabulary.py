@@ -40,14 +40,14 @@ class VocabularyTokenizer:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
 
-    def encode(self, text: str) -> list[int]:
-        """Return token ids, with the special ones that the model expects."""
+    def encode(self, text: str, special: bool = True) -> list[int]:
+        """Return token ids; ``special`` adds those that the model expects around a text."""
         places = {token: number for number, token in enumerate(self.source)}
         unknown = places.get("<unk>", len(self.source))
         pieces = list(text) if _characters(self.source) else text.split()
         # A text that spells the name of a special token means the text.
         found = [unknown if p in _SPECIAL else places.get(p, unknown) for p in pieces]
-        return [*self.before, *found, *self.after]
+        return [*self.before, *found, *self.after] if special else found
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""

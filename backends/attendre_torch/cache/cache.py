@@ -22,6 +22,7 @@ from attendre_torch.cache.layers import MemoryLayer
 from attendre_torch.cache.planning import layers_of, memory_of, reads_in_chunks
 from attendre_torch.cache.rotation import read_one_token, rotations_of, trained_length
 from attendre_torch.cache.saving import restore_layers, save_layers, tensors_of
+from attendre_torch.cache.spreading import group_of_model
 
 __all__ = ["AttendreCache", "bounded"]
 
@@ -70,6 +71,9 @@ class AttendreCache(Cache):  # type: ignore[misc]
         self.memory = memory_of(model.config.get_text_config(decoder=True), memory)
         super().__init__(layers=layers_of(model, self.memory, trace))
         self._model: weakref.ref[Any] = weakref.ref(model)
+        group = group_of_model(model)
+        for layer in self.memories.values():
+            layer.head_group = group
         self.attach(model)
         self._find_rotations(model)
 
@@ -156,7 +160,8 @@ class AttendreCache(Cache):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Save everything that is needed to continue in a safetensors file.
 
-        The file is written under another name and then moved, so it is never incomplete.
+        The file is written under another name and then moved, so it is never incomplete. If the
+        model's heads are spread over processes, each saves its own heads, in a file of its own.
         """
         save_layers(path, self.layers, self._known_model("save"), self.memory.name)
 

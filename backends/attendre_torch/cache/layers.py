@@ -26,6 +26,8 @@ from attendre_core.tree import tree_map
 from attendre_torch.cache.given import Given, Pairwise, pairwise_of
 from attendre_torch.cache.held import no_way_back
 from attendre_torch.cache.interface import ASKED, UPDATED, Asked, Seen
+from attendre_torch.cache.spreading import group_for
+from attendre_torch.heads import HeadGroup, check_agreement, head_group
 from attendre_torch.states import writable
 
 __all__ = ["HybridMemoryLayer", "MemoryLayer"]
@@ -58,6 +60,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         How the model rotates queries and keys; None if it does not, or it is not known.
     trained
         How many positions the model was trained on; None if it is not known.
+    head_group
+        The processes over which the model is spread by heads; None = it is whole.
     """
 
     is_sliding = False
@@ -77,6 +81,7 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         self._siblings = siblings
         self.rope: RoPE | None = None
         self.trained: int | None = None
+        self.head_group: HeadGroup | None = None
         self._clear()
 
     def _clear(self) -> None:
@@ -232,6 +237,7 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
                 "combined with top_k. Use top_k=None, which attends to all that is held."
             )
         own, self._waiting = self._waiting, False
+        group = group_for(self.head_group, module, query)
         count = key.shape[2]
         start = self.seen - count
         valid = mask.valid if isinstance(mask, Seen) else None
@@ -264,7 +270,9 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         for number, first in enumerate(range(0, count, length)):
             piece = _piece(chunk, first, min(first + length, count))
             state = self.state if own else self._snapshots[number]
-            output = self._step(layer, state, piece, start + first, own, s_aux, pairwise)
+            with head_group(group):
+                output = self._step(layer, state, piece, start + first, own, s_aux, pairwise)
+            check_agreement(group, layer.kv_memory, self.state.kv)
             outputs.append(output)
         output = outputs[0] if len(outputs) == 1 else torch.cat(outputs, dim=1)
         return output[:, left_out:].contiguous()

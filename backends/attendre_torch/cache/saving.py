@@ -86,7 +86,9 @@ def _numbers_of(layer: Any) -> dict[str, Any]:
 
 
 def _identity(model: Any, memory: str) -> dict[str, Any]:
-    weights = [x for x in model.state_dict().values() if x.is_floating_point() and x.numel()]
+    stored = model.state_dict().values()
+    every = [x.to_local() if hasattr(x, "to_local") else x for x in stored]  # of this process
+    weights = [x for x in every if x.is_floating_point() and x.numel()]
     return {
         "cache of": type(model).__name__,
         "memory": memory,

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.attendre_profile("transforms")
 B, S, STEPS, H, G, D, CARRY = 2, 3, 5, 4, 2, 4, 3
 TRANSFORMS = ("export", "grad", "scan", "vmap")
 
-#: Both evict; one waits, the other sees its own chunk.
+#: All evict; one waits, the others see their own chunk.
 LAYERS: dict[str, Any] = {
     "waiting": at.AttendreLayer(
         at.KeyValueMemory(6, at.LFA(0.0625, at.InitialScore(0.0))),
@@ -33,6 +33,9 @@ LAYERS: dict[str, Any] = {
     ),
     "visible": at.AttendreLayer(
         at.KeyValueMemory(5, at.LRA("max", at.InitialScore(0.0)), present="visible"), causal=True
+    ),
+    "summed": at.AttendreLayer(
+        at.KeyValueMemory(5, at.LRA("sum", at.InitialScore(0.0)), present="visible"), causal=True
     ),
 }
 

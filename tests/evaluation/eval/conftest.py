@@ -20,7 +20,7 @@ DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 class Bytes:
     """A tokenizer of one byte a token."""
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, special: bool = True) -> list[int]:
         return list(text.encode())
 
     def decode(self, tokens: list[int]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 
 import pytest
 
@@ -207,6 +208,36 @@ def test_the_command_measures_stores_and_continues(file, byte_llama, tmp_path, c
     code, _, error = run(capsys, *base, "--template", "{context} {question}")
     assert code == 2
     assert "template" in error
+
+
+CHATML = (
+    "{% for m in messages %}<{{ m.role }}>{{ m.content }}<end>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+def test_a_prompt_can_be_wrapped_in_the_chat_template(file, decoder, byte_llama, tmp_path, capsys):
+    pytest.importorskip("jinja2")
+    folder = shutil.copytree(byte_llama, tmp_path / "chat")
+    (folder / "chat_template.jinja").unlink()
+    base = ["--model", folder, "--data", file, *GRID, "--no-controls", "--out", tmp_path / "out"]
+    code, _, error = run(capsys, *base, "--chat")
+    assert code == 2
+    assert "no chat template" in error
+    (folder / "chat_template.jinja").write_text(CHATML)
+    model = at.load(folder)
+    (item, *_) = OwnQuestions(data=str(file), chat=True).items(model)
+    prompt = filled(TEMPLATE, "Which key?", LINES[0]["context"]).strip()
+    assert model.text(item.tokens) == f"<user>{prompt}<end><assistant>"
+    assert model.text(item.closed) == "<user>Question: Which key?\n\nAnswer:<end><assistant>"
+    assert model.text(item.gold) == "red"
+    assert run(capsys, *base, "--chat")[0] == 0
+    assert read_results(tmp_path / "out" / "results.jsonl")[0]["chat"] is True
+    # With and without are two experiments.
+    assert run(capsys, *base)[0] == 2
+    code, _, error = run(capsys, *base, "--chat", "--seed", "1")
+    assert code == 2
+    assert "--chat" in error
 
 
 def test_a_wrong_line_costs_no_results(file, byte_llama, tmp_path, capsys):

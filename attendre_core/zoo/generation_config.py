@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 from attendre_core.errors import ConfigError
 
-__all__ = ["Wishes", "end_tokens", "new_tokens", "wishes_of"]
+__all__ = ["NEUTRAL", "Wishes", "end_tokens", "new_tokens", "wishes_of"]
 
 #: Defaults of transformers.
 _NEW_TOKENS, _TOP_K = 20, 50
 #: Settings that change the output and that `Model.generate` does not support, with the values,
 #: besides None, that have no effect.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "assistant_early_exit": (),
     "begin_suppress_tokens": ([],),
     "constraints": ([],),
@@ -94,8 +94,8 @@ def new_tokens(config: Any, read: Callable[[], int]) -> int:
         return _NEW_TOKENS
     if total <= read():
         raise ConfigError(
-            f"generate: the model's GenerationConfig ends texts at max_length = {total} tokens, "
-            f"and {read()} are there already. Pass max_new_tokens."
+            f"generate: texts end at max_length = {total} tokens, and {read()} are there already. "
+            "Pass max_new_tokens, or set it in the model's GenerationConfig."
         )
     return int(total) - read()
 
@@ -140,7 +140,7 @@ def _value(config: Any, name: str, default: Any) -> Any:
 
 
 def _refuse_unknown(config: Any, sampling: bool, beams: int, never: tuple[int, ...]) -> None:
-    for name, neutral in _NEUTRAL.items():
+    for name, neutral in NEUTRAL.items():
         value = getattr(config, name, None)
         if value is None or value in neutral:
             continue

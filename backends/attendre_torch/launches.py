@@ -1,0 +1,182 @@
+"""Kernels with few launches, for eager code on an accelerator.
+
+A step works on small records: there, an operation costs what its launch costs, whatever it
+computes. No value is read.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attendre_core.ops.admission import SNAP_RANGES
+from attendre_core.ops.dense import mix
+from attendre_torch import kernels
+from attendre_torch.looking import launched
+
+__all__ = [
+    "admit",
+    "attend_top_k",
+    "fill",
+    "finite_entries",
+    "mean_less_deviations",
+    "top_k_threshold",
+    "write_slots",
+]
+
+Kernel = Callable[..., Any]
+#: The key of an entry of rank -inf with the highest order; see `attendre_torch.kernels.keys`.
+_LAST = 2**31 - 1
+_NEVER = -2139095041 * 2**32 + 2**31 - 1
+
+
+def or_else(few: Kernel, other: Kernel | None) -> Kernel:
+    """Return a kernel that is the first on an accelerator and the other one elsewhere."""
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        first = args[0]
+        if launched(first if isinstance(first, Tensor) else first[0]):
+            return few(*args, **kwargs)
+        return NotImplemented if other is None else other(*args, **kwargs)
+
+    return kernel
+
+
+def fill(x: Tensor, flags: Tensor, number: float) -> Tensor:
+    """Fill without a tensor for the number."""
+    shape = torch.broadcast_shapes(x.shape, flags.shape)
+    return x.expand(shape).masked_fill(flags, number)
+
+
+def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
+    """Compare the largest absolute value, which is NaN if there is a NaN."""
+    axes = [axis for axis in range(x.ndim) if axis not in keep]
+    largest = torch.linalg.vector_norm(x, math.inf, dim=axes) if axes else x.abs()
+    return largest < math.inf
+
+
+def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
+    """Give scores that do not count a value that changes nothing, instead of masking each sum."""
+    slots, left_out = score.shape[-1], ~counted
+    number = counted.sum(-1, keepdim=True, dtype=score.dtype)
+    highest = score.masked_fill(left_out, -math.inf).amax(-1, keepdim=True)
+    held = torch.where(left_out, highest, score)
+    below = held - highest
+    mean = below.sum(-1, keepdim=True) / number
+    start = mean
+    if deviations:
+        spread = torch.where(left_out, mean, below).std(-1, correction=0, keepdim=True)
+        start = torch.addcmul(mean, spread, number.rsqrt(), value=-deviations * math.sqrt(slots))
+    start = highest + start
+    of_range, of_largest = SNAP_RANGES
+    largest = torch.linalg.vector_norm(held, math.inf, dim=-1, keepdim=True)
+    near = torch.sub(largest * of_largest, below.amin(-1, keepdim=True), alpha=of_range)
+    same = held.masked_fill((held - start).abs() > near, math.inf).amin(-1, keepdim=True)
+    start = torch.where(same < math.inf, same, start)
+    return start.masked_fill(number == 0, 0.0)[..., 0]
+
+
+def admit(primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor) -> Any:
+    """Compare keys of both sides, which are made together; decline all but float32."""
+    if primary.dtype != torch.float32:
+        return NotImplemented
+    slots, count = order.shape[-1], new_order.shape[-1]
+    key = kernels.keys(
+        torch.cat([primary, new_primary], dim=-1), torch.cat([order, new_order], dim=-1)
+    )
+    worst = torch.topk(key[..., :slots], count, dim=-1, largest=False, sorted=True)
+    best = torch.sort(key[..., slots:], dim=-1, descending=True)
+    higher = best.values > worst.values.clamp_min(_NEVER)
+    slot = torch.empty_like(worst.indices).scatter_(-1, best.indices, worst.indices)
+    return slot, torch.empty_like(higher).scatter_(-1, best.indices, higher)
+
+
+def top_k_threshold(masked: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tensor]:
+    """Select the K-th value, and the order from which on values equal to it fit."""
+    threshold, oldest, _ = _top_k(masked, k, order)
+    return threshold, oldest
+
+
+def _top_k(masked: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return threshold, oldest order at it, and what is among the K largest."""
+    threshold = torch.topk(masked, k, dim=-1, sorted=True).values[..., -1:]
+    above = masked > threshold
+    tied = order.expand(masked.shape).masked_fill(masked != threshold, -_LAST)
+    newest = torch.topk(tied, k, dim=-1, sorted=True).values
+    oldest = newest.gather(-1, (k - 1) - above.sum(-1, keepdim=True))
+    return threshold, oldest, above | (tied >= oldest)
+
+
+def attend_top_k(
+    logits: Tensor,
+    value: Tensor,
+    allowed: Tensor,
+    k: int,
+    order: Tensor,
+    passes: int | None = None,
+) -> Any:
+    """Attend to the top K, with a softmax that gives zeros to rows without any; decline passes."""
+    if passes is not None:
+        return NotImplemented
+    masked = fill(logits, ~allowed, -math.inf)
+    threshold, oldest, used = _top_k(masked.detach(), k, order)
+    weights = torch.ops.aten._safe_softmax(masked.masked_fill(~used, -math.inf), -1)
+    return mix(weights, value), threshold, oldest
+
+
+def write_slots(
+    arrays: Sequence[Tensor],
+    index: Tensor,
+    new: Sequence[Tensor],
+    write: Tensor,
+    *,
+    axis: int,
+    donate: bool = False,
+) -> list[Tensor]:
+    """Gather, choose and scatter along the axis of slots; records of one size together."""
+    lead = arrays[0].shape[:axis]
+    index, write = kernels._aligned(index, lead), kernels._aligned(write, lead)
+    if len(arrays) > 2 and all(array.ndim == axis + 1 for array in arrays):
+        return _write_records(arrays, index, new, write)
+    after = []
+    for array, entries in zip(arrays, new, strict=True):
+        rest = (1,) * (array.ndim - axis - 1)
+        place = index.reshape(index.shape + rest).expand(entries.shape)
+        flags = write.reshape(write.shape + rest)
+        values = torch.where(flags, entries, array.gather(axis, place))
+        in_place = donate and not kernels._recorded(array, entries)
+        put = array.scatter_ if in_place else array.scatter
+        after.append(put(axis, place, values))
+    return after
+
+
+#: Integers of the size of an element, as which records of several dtypes are written together.
+_BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _write_records(
+    arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor
+) -> list[Tensor]:
+    """Write into several (..., slots) arrays: append the entries, then take what each slot holds.
+
+    The results of one size of element are parts of one tensor.
+    """
+    slots, count = arrays[0].shape[-1], index.shape[-1]
+    entry = torch.arange(slots, slots + count, device=index.device)
+    held = torch.arange(slots, device=index.device).expand(arrays[0].shape)
+    source = held.scatter(-1, index, torch.where(write, entry, index))
+    after: list[Tensor] = list(arrays)
+    for size, bits in _BITS.items():
+        which = [i for i, array in enumerate(arrays) if array.dtype.itemsize == size]
+        if not which:
+            continue
+        parts = [x.view(bits) for i in which for x in (arrays[i], new[i])]
+        both = torch.cat(parts, dim=-1).unflatten(-1, (len(which), slots + count))
+        taken = both.movedim(-2, 0).gather(-1, source.expand(len(which), *source.shape))
+        for number, i in enumerate(which):
+            after[i] = taken[number].view(arrays[i].dtype)
+    return after
