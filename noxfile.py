@@ -306,6 +306,21 @@ def transformers_range(session: nox.Session, version: str) -> None:
 
 
 @nox.session(default=False)
+@nox.parametrize("version", [nox.param(name, id=name) for name in ("lowest", "newest")])
+def versions(session: nox.Session, version: str) -> None:
+    """Run the JAX backend and its adapters with the oldest and the newest versions allowed."""
+    wanted = [*EXTRAS["jax"], *EXTRAS["flax"]]
+    if version == "lowest":
+        pinned = ("jax", "flax")
+        wanted = [line.replace(">=", "==") if line.startswith(pinned) else line for line in wanted]
+    session.install(*wanted, *CONFORMANCE, *EXTRAS["zoo"], *EXTRAS["compiled"], "-e", ".")
+    run_conformance(session, Path(session.bin), "jax", examples=25, quick=True)
+    files = sorted(str(path) for path in (ROOT / "backends" / "tests").glob("test_jax_*.py"))
+    environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(Path(session.bin))}
+    session.run("pytest", "--quick", *files, *WORKERS, *session.posargs, env=environment)
+
+
+@nox.session(default=False)
 def soak(session: nox.Session) -> None:
     """Stream 1,000,000 tokens through small memories: bytes stay flat, invariants hold."""
     session.install("-e", ".")

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.backend import Array, namespace_of
 from attendre_core.ops.lookup import take_rows
+from attendre_core.ops.slots import gather_slots
 
 __all__ = ["DistanceBias"]
 
@@ -59,6 +60,12 @@ class DistanceBias(NamedTuple):
         row = xp.minimum(xp.maximum(offset, -far), far) + count // 2
         if row.shape[1] == 1:
             return xp.permute_dims(take_rows(self.table, row[:, 0, 0, ...]), (0, 3, 4, 1, 2))
-        # Offsets differ between K/V heads: each head looks up its own column.
-        head = xp.reshape(numbers(heads * group, row), (heads, group, 1, 1))
-        return take_rows(xp.reshape(self.table, (-1,)), row * (heads * group) + head)
+        # Offsets differ between K/V heads: each looks up its own columns, wherever these are.
+        batch, _, _, queries, slots = row.shape
+        columns = xp.permute_dims(self.table, (1, 0, 2))
+        columns = xp.broadcast_to(columns[None, ...], (batch, heads, count, group))
+        index = xp.reshape(row, (batch, heads, queries * slots))
+        found = xp.reshape(
+            gather_slots(columns, index, axis=2), (batch, heads, queries, slots, group)
+        )
+        return xp.permute_dims(found, (0, 1, 4, 2, 3))

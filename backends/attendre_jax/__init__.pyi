@@ -4,6 +4,7 @@ from attendre_jax.attention import AttendreAttention as AttendreAttention
 from attendre_jax.chunks import joined_chunks as joined_chunks
 from attendre_jax.chunks import split_chunks as split_chunks
 from attendre_jax.foreign import machine_code as machine_code
+from attendre_jax.heads import head_axis as head_axis
 from attendre_jax.models import ModelFunctions as ModelFunctions
 from attendre_jax.parameters import flat_parameters as flat_parameters
 from attendre_jax.parameters import nested_parameters as nested_parameters
@@ -12,3 +13,7 @@ from attendre_jax.retrieval import approx_max_k as approx_max_k
 from attendre_jax.scanning import chunked_attention as chunked_attention
 from attendre_jax.scanning import compiled_step as compiled_step
 from attendre_jax.scanning import scan_chunks as scan_chunks
+from attendre_jax.sharding import Shardings as Shardings
+from attendre_jax.sharding import place as place
+from attendre_jax.sharding import shardings as shardings
+from attendre_jax.sharding import state_shardings as state_shardings

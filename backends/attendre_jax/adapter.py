@@ -12,7 +12,17 @@ import numpy as np
 from attendre_core.backend import Backend
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, half, kernels, retrieval, sums, tables, thresholds
+from attendre_jax import (
+    clamped,
+    foreign,
+    half,
+    heads,
+    kernels,
+    retrieval,
+    sums,
+    tables,
+    thresholds,
+)
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -40,10 +50,13 @@ def backend() -> Backend:
             "approximate_threshold": retrieval.approximate_threshold,
             "attend": _attend,
             "attend_top_k": foreign.attend_top_k,
+            "count_true": heads.count_true,
             "erf": jax.scipy.special.erf,
+            "finite_entries": heads.finite_entries,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
+            "over_heads": heads.over_heads,
             "sum_logits": sums.sum_logits,
             "table": tables.table,
             "take_rows": kernels.take_rows,

@@ -95,7 +95,7 @@ def _of_block(x: Array, k: int, order: Array) -> tuple[Array, Array]:
     low = _threshold(x, k=k)
     number = _sum(jnp.where(x > low, 1.0, 0.0).astype(x.dtype))
     sure = jnp.all((number == k) | (jnp.isneginf(low) & (number < k)))
-    none = jnp.full(low.shape, jnp.iinfo(jnp.int32).max, jnp.int32)
+    none = jnp.full_like(low, jnp.iinfo(jnp.int32).max, jnp.int32)
 
     def exact() -> tuple[Array, Array]:
         # Made to depend on this block's result, or XLA would hoist it out of the branch.
@@ -110,7 +110,7 @@ def _by_rank(row: Array, k: int, order: Array) -> tuple[Array, Array]:
     """Return the K-th value; break ties only if more than K entries reach it."""
     threshold = selection.kth_largest(row, k)
     surplus = jnp.any(jnp.sum(row >= threshold, axis=-1, dtype=jnp.int32) > k)
-    all_fit = jnp.full(threshold.shape, -jnp.iinfo(jnp.int32).max, jnp.int32)
+    all_fit = jnp.full_like(threshold, -jnp.iinfo(jnp.int32).max, jnp.int32)
 
     def broken() -> tuple[Array, Array]:
         plain: tuple[Array, Array] = selection.top_k_threshold.plain(row, k, order)  # type: ignore[attr-defined]
