@@ -15,6 +15,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection, sums
 from attendre_core.errors import ConfigError
 from attendre_torch import kernels
+from attendre_torch.fused import dispatch
 from attendre_torch.transforms import transforms
 
 __all__ = ["backend"]
@@ -22,6 +23,7 @@ __all__ = ["backend"]
 # Dynamo cannot trace context variables: a trace treats the switches as constants.
 torch.compiler.assume_constant_result(core.generic_only)
 torch.compiler.assume_constant_result(core.machine_code_allowed)
+torch.compiler.assume_constant_result(core.fused_mode)
 
 
 def backend() -> Backend:
@@ -39,7 +41,7 @@ def backend() -> Backend:
         device_of=_device_of,
         find_device=_find_device,
         kernels={
-            "attend": kernels.attend,
+            "attend": dispatch.attend_or(kernels.attend),
             "attention": kernels.attention,
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
@@ -52,12 +54,13 @@ def backend() -> Backend:
             "logits": parts.logits,
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
+            "pool_pairs": dispatch.pool_pairs,
             "rms_norm": kernels.rms_norm,
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
-            "sum_logits": sums.sum_logits,
+            "sum_logits": dispatch.sum_logits_or(sums.sum_logits),
             "top_k_threshold": selection.top_k_threshold,
             "write_slots": kernels.write_slots,
             **_machine_code(),

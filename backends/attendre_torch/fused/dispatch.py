@@ -1,0 +1,161 @@
+"""What the fused kernels compute of an op, and what they decline.
+
+They decline several terms, a bias, a limit, a sink, masks other than of positions and documents,
+float64, heads wider than 256, gradients, tensors of other types, functions under ``torch.compile``
+or ``torch.func``, and everything that is not on a CUDA device of capability 8.0 or later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attendre_core.backend import fused_mode
+from attendre_core.ops.pairs import Pairs, Term
+from attendre_torch.fused import launch
+from attendre_torch.fused.masks import Mask, mask_of
+
+__all__ = ["attend_or", "pool_pairs", "sum_logits_or"]
+
+_DTYPES = (torch.float16, torch.bfloat16, torch.float32)
+_TYPES = (Tensor, torch.nn.Parameter)
+_NAME = "fused"
+
+
+class _Done(NamedTuple):
+    """What was computed for the pairs of one step; ``value`` is what the output was made of."""
+
+    term: Term
+    mask: Mask
+    value: Tensor | None = None
+    output: Tensor | None = None
+    sums: Tensor | None = None
+
+
+def attend_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel of ``attend`` that is fused where scores are, or where it is asked for.
+
+    If a policy has pooled softmax weights, the output is already there.
+    """
+
+    @wraps(otherwise)
+    def attend(pairs: Pairs, value: Tensor) -> Any:
+        mode = fused_mode()
+        if mode == "off" or not _runs_on(pairs.query_valid, mode):
+            return otherwise(pairs, value)
+        done = _done(pairs)
+        if done is not None and done.output is not None and done.value is value:
+            return done.output
+        if mode == "auto" or not _can(pairs, value) or _recorded(pairs, value):
+            return otherwise(pairs, value)
+        return _with_sums(pairs, value).output
+
+    return attend
+
+
+def sum_logits_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a kernel of ``sum_logits`` that pools columns where the other one declines."""
+
+    @wraps(otherwise)
+    def sum_logits(pairs: Pairs, weight: Tensor | None = None) -> Any:
+        result = otherwise(pairs, weight)
+        if result is not NotImplemented or _recorded(pairs, weight):
+            return result
+        return pool_pairs(pairs, "logits", "sum", weight)
+
+    return sum_logits
+
+
+def pool_pairs(
+    pairs: Pairs,
+    what: str,
+    queries: str = "sum",
+    weight: Tensor | None = None,
+    value: Tensor | None = None,
+) -> Any:
+    """Pool without the matrix; softmax weights need a pass for their sums, which may attend too."""
+    if not _runs_on(pairs.query_valid, fused_mode()) or not _can(pairs, value):
+        return NotImplemented
+    sums = None
+    if what == "weights":
+        sums = _with_sums(pairs, None if _recorded(pairs, value) else value).sums
+    term, mask = pairs.terms[0], _begun(pairs).mask
+    weight = None if weight is None else weight.detach()
+    return launch.pool_columns(term.query.detach(), term.key.detach(), mask, sums, weight, queries)
+
+
+def _with_sums(pairs: Pairs, value: Tensor | None) -> _Done:
+    """Attend, or only compute the sums, unless that has been done in this step."""
+    done = _begun(pairs)
+    if done.sums is None or (value is not None and done.value is not value):
+        query, key = pairs.terms[0].query.detach(), pairs.terms[0].key.detach()
+        plain = None if value is None else value.detach()
+        output, sums = launch.attend_rows(query, key, plain, done.mask)
+        done = _keep(pairs, done._replace(value=value, output=output, sums=sums))
+    return done
+
+
+def _begun(pairs: Pairs) -> _Done:
+    done = _done(pairs)
+    return _keep(pairs, _Done(pairs.terms[0], mask_of(pairs))) if done is None else done
+
+
+def _done(pairs: Pairs) -> _Done | None:
+    """Return what was computed for these very pairs: others may share their memo."""
+    done: _Done | None = None if pairs.memo is None else pairs.memo.get(_NAME)
+    return done if done is not None and done.term is pairs.terms[0] else None
+
+
+def _keep(pairs: Pairs, done: _Done) -> _Done:
+    if pairs.memo is not None:
+        pairs.memo[_NAME] = done
+    return done
+
+
+def _runs_on(tensor: Tensor, mode: str) -> bool:
+    """Return whether kernels run on the device of a tensor, and now."""
+    if mode != "interpreted" and not (tensor.is_cuda and mode != "off"):
+        return False
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return False
+    if mode == "interpreted":
+        launch.check_interpreted()
+        return bool(tensor.device.type == "cpu")
+    return _has_triton() and _is_recent(tensor.device)
+
+
+@cache
+def _has_triton() -> bool:
+    return torch.version.hip is None and find_spec("triton") is not None
+
+
+@cache
+def _is_recent(device: torch.device) -> bool:
+    return bool(torch.cuda.get_device_capability(device) >= (8, 0))
+
+
+def _can(pairs: Pairs, value: Tensor | None) -> bool:
+    """Return whether the kernels can compute these pairs."""
+    if len(pairs.terms) > 1 or pairs.terms[0].bounded or not pairs.is_plain:
+        return False
+    if pairs.near is not None and pairs.documents is None:
+        return False
+    tensors = [pairs.terms[0].query, pairs.terms[0].key, *([] if value is None else [value])]
+    return all(
+        type(x) in _TYPES and x.dtype in _DTYPES and x.numel() > 0 and x.shape[-1] <= launch.WIDEST
+        for x in tensors
+    )
+
+
+def _recorded(pairs: Pairs, *others: Tensor | None) -> bool:
+    """Return whether a gradient is recorded for any of these tensors."""
+    if not torch.is_grad_enabled():
+        return False
+    term = pairs.terms[0]
+    tensors = (term.plain_query, term.plain_key, *others)
+    return any(x is not None and x.requires_grad for x in tensors)
