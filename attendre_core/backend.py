@@ -34,6 +34,7 @@ __all__ = [
     "op",
     "register_backend",
     "resolve",
+    "wide",
 ]
 
 Array = Any
@@ -332,6 +333,19 @@ def beside(values: Any, like: Array) -> Array:
     """Return values of NumPy in the library of ``like``, on its device."""
     found = backend_of(like)
     return found.from_numpy(values, device=found.device_of(like))
+
+
+def wide(x: Array) -> Array:
+    """Return half precision as float32, anything else as it is.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> str(wide(np.zeros(1, dtype=np.float16)).dtype)
+    'float32'
+    """
+    xp = backend_of(x).xp
+    return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits < 32 else x
 
 
 def resolve(xp: Namespace | str | Backend) -> Backend:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, wide
 from attendre_core.eager import selection, sums
 from attendre_core.ops.admission import SNAP_RANGES
 from attendre_core.ops.pairs import Pairs, visible_pairs
@@ -226,7 +226,7 @@ def attend(pairs: Pairs, value: Array) -> Array:
     rows = np.matmul(query.reshape(batch, heads, group * count, dim), key.swapaxes(2, 3))
     rows = rows.reshape(batch, heads, group, count, -1)
     weights = masked_softmax(rows, visible_pairs(pairs))
-    output = np.matmul(weights.reshape(batch, heads, group * count, -1), value)
+    output = np.matmul(weights.reshape(batch, heads, group * count, -1), wide(value))
     return output.reshape(batch, heads, group, count, value.shape[3])
 
 

@@ -114,6 +114,7 @@ def _group(pairs: Pairs, row: int, which: Any, terms: tuple[int, ...]) -> Group:
             pairs.query_position[here, ...], cut(pairs.key_position), pairs.query_valid[here, :],
             cut(pairs.key_valid), cut(pairs.order), (own,), pairs.query_place[here, ...],
             cut(pairs.key_place), near=near, causal=pairs.causal and not past,
+            scale=pairs.scale,
         )  # fmt: skip
 
     return Group(slots, tuple(of(number) for number in terms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from attendre_core import checks, ops
-from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.backend import Array, namespace_of, numbers, wide
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.policies.base import Policy, Stored
@@ -45,7 +45,7 @@ class Reading(NamedTuple):
             key = _gathered(term.key, index)
             logits = xp.sum(term.query[..., None, :] * key, axis=-1, dtype=key.dtype)
         weights = ops.masked_softmax(logits, allowed, self.pairs.sink)
-        value = _gathered(self.value, index)
+        value = wide(_gathered(self.value, index))
         return self._public(xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype))
 
     def _public(self, output: Array) -> Array:
@@ -73,7 +73,6 @@ def read(
     document: Array | None,
 ) -> Reading:
     """Check the queries and pair them with the stored entries."""
-    xp = namespace_of(state.key)
     batch, heads, _, dim = state.key.shape
     checks.query_heads(where, query, batch, heads, dim)
     checks.same_dtype(where, "query", query, state.key.dtype)
@@ -89,18 +88,15 @@ def read(
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
     usable = valid & finite
-    # Sums of logits would overflow in half precision: logits are computed in float32.
-    exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
     scale = dim**-0.5 if scale is None else scale
-    rows = xp.astype(ops.grouped(query, heads), exact, copy=False) * scale
+    rows = wide(ops.grouped(query, heads)) * scale
     rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
-    key = xp.astype(state.key, exact, copy=False)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)
     if encoding is None:
-        encoded = Encoded((Term(rows, key),), places)
+        encoded = Encoded((Term(rows, state.key),), places)
     else:
-        encoded = encoding.encode(rows, key, places, encoding_params)
+        encoded = encoding.encode(rows, state.key, places, encoding_params)
     documents = _documents(where, document, state.aux, (batch, count))
     near = encoded.near
     if documents is not None:
@@ -109,14 +105,13 @@ def read(
     pairs = ops.Pairs(
         position[:, None, None, :], key_position, usable, key_valid, _by_head(state.arrival),
         encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
-        encoded.limit, encoded.sink, documents,
+        encoded.limit, encoded.sink, scale, documents,
     )  # fmt: skip
-    value = xp.astype(state.value, exact, copy=False)
     attention = Attention(
-        pairs, value, position, Stored(*state[:10], state.policy_state, policy_params),
+        pairs, state.value, position, Stored(*state[:10], state.policy_state, policy_params),
         state.latest_query, lambda: rows / scale, top_k, passes,
     )  # fmt: skip
-    return Reading(attention, pairs, value, usable, valid & ~finite, query.dtype)
+    return Reading(attention, pairs, state.value, usable, valid & ~finite, query.dtype)
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from attendre_core.backend import Array, backend_of, namespace_of, op
+from attendre_core.backend import Array, backend_of, namespace_of, op, wide
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import among_top_k, approximate_threshold, top_k_threshold
 
@@ -12,7 +12,7 @@ _LAST = 2**31 - 1
 
 
 def logits_of(query: Array, key: Array) -> Array:
-    """Multiply every query with every key of its K/V head.
+    """Multiply every query with every key of its K/V head; half precision in float32.
 
     Parameters
     ----------
@@ -28,13 +28,13 @@ def logits_of(query: Array, key: Array) -> Array:
     """
     xp = namespace_of(query, key)
     batch, heads, group, count, dim = query.shape
-    rows = xp.reshape(query, (batch, heads, group * count, dim))
-    flat = xp.matmul(rows, xp.matrix_transpose(key))
+    rows = xp.reshape(wide(query), (batch, heads, group * count, dim))
+    flat = xp.matmul(rows, xp.matrix_transpose(wide(key)))
     return xp.reshape(flat, (batch, heads, group, count, key.shape[2]))
 
 
 def mix(weights: Array, value: Array) -> Array:
-    """Sum the values by their weights.
+    """Sum the values by their weights; values of half precision in float32.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def mix(weights: Array, value: Array) -> Array:
     """
     xp = namespace_of(weights, value)
     batch, heads, group, count, slots = weights.shape
-    flat = xp.matmul(xp.reshape(weights, (batch, heads, group * count, slots)), value)
+    flat = xp.matmul(xp.reshape(weights, (batch, heads, group * count, slots)), wide(value))
     return xp.reshape(flat, (batch, heads, group, count, value.shape[3]))
 
 

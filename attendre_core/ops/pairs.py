@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from attendre_core.backend import Array, namespace_of, op
+from attendre_core.backend import Array, namespace_of, op, wide
+from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.dense import logits_of, masked_softmax, mix, pool_queries
 
 __all__ = [
@@ -56,7 +57,7 @@ class Term:
     """For pairs at a distance in [low, high), the logit is rotated query times rotated key.
 
     The distance is the query's place minus the key's (see `Pairs`). Queries and keys are rotated
-    on first use, and only once.
+    on first use, and only once; in float32 if they are stored in half precision.
 
     Parameters
     ----------
@@ -97,19 +98,19 @@ class Term:
 
     @property
     def query(self) -> Array:
-        """The rotated queries, (batch, G, R, queries, head_dim)."""
+        """The rotated queries, (batch, G, R, queries, head_dim), in float32 at least."""
         if self._query is None:
-            plain, at = self.plain_query, self.query_at
+            plain, at = wide(self.plain_query), self.query_at
             self._query = plain if self.rotate is None or at is None else self.rotate(plain, at)
         return self._query
 
     @property
     def key(self) -> Array:
-        """The rotated keys, (batch, G, slots, head_dim)."""
+        """The rotated keys, (batch, G, slots, head_dim), in float32 at least."""
         if self._keys_of is not None:
             return self._keys_of.key
         if self._key is None:
-            plain, at = self.plain_key, self.key_at
+            plain, at = wide(self.plain_key), self.key_at
             self._key = plain if self.rotate is None or at is None else self.rotate(plain, at)
         return self._key
 
@@ -147,7 +148,8 @@ class Pairs(NamedTuple):
     query_place, key_place
         The positions between which distances are measured, shaped as in a `Term`.
     bias
-        Added to the logits: None, or broadcastable to (batch, G, R, queries, slots).
+        Added to the logits: None, a `DistanceBias`, or an array that is broadcastable to (batch,
+        G, R, queries, slots).
     near
         Boolean, broadcastable likewise: False for pairs that may not attend; None = all may.
     causal
@@ -159,6 +161,8 @@ class Pairs(NamedTuple):
     sink
         Broadcastable to (batch, G, R, queries, 1): a logit that takes part in the softmax and has
         no value; None = none.
+    scale
+        The factor that the queries already contain.
     documents
         Ids of the queries' and of the slots' documents, (batch, queries) and (batch, 1 or G,
         slots), if `near` says which of them are equal and nothing else; None otherwise.
@@ -172,18 +176,29 @@ class Pairs(NamedTuple):
     terms: tuple[Term, ...]
     query_place: Array
     key_place: Array
-    bias: Array | None = None
+    bias: Array | DistanceBias | None = None
     near: Array | None = None
     causal: bool = False
     memo: dict[str, Any] | None = None
     limit: float | None = None
     sink: Array | None = None
+    scale: float = 1.0
     documents: tuple[Array, Array] | None = None
 
     @property
     def is_plain(self) -> bool:
         """Whether logits are products of queries and keys, and nothing else."""
         return self.bias is None and self.limit is None and self.sink is None
+
+    @property
+    def added(self) -> Array:
+        """The bias of every pair, broadcastable to (batch, G, R, queries, slots)."""
+        if not isinstance(self.bias, DistanceBias):
+            return self.bias
+        memo = {} if self.memo is None else self.memo
+        if "bias" not in memo:
+            memo["bias"] = self.bias.of(self.query_place, self.key_place)
+        return memo["bias"]
 
 
 def visible_pairs(pairs: Pairs) -> Array:
@@ -223,7 +238,7 @@ def logits(pairs: Pairs) -> Array:
             result = xp.where(inside, logits_of(term.query, term.key), result)
     if pairs.limit is not None:
         result = pairs.limit * namespace_of(result).tanh(result / pairs.limit)
-    return result if pairs.bias is None else result + pairs.bias
+    return result if pairs.bias is None else result + pairs.added
 
 
 @op

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of, numbers
+from attendre_core.backend import Array, backend_of, numbers, wide
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs, Term, visible_pairs
 from attendre_core.ops.pooling import known
@@ -23,7 +23,7 @@ class Attention:
     Everything is computed on first use, so a policy pays only for what it uses. In shapes, G is
     the number of K/V heads and R the number of query heads per K/V head; scores are (batch,
     slots), or (batch, G, slots) with ``per_head=True``. No gradient flows through what a policy
-    sees.
+    sees, and half precision is float32 here.
 
     Attributes
     ----------
@@ -80,12 +80,12 @@ class Attention:
     @property
     def key(self) -> Array:
         """(batch, G, slots, head_dim): the stored keys, without positions."""
-        return self._cut(self._pairs.terms[0].plain_key)
+        return self._cut(wide(self._pairs.terms[0].plain_key))
 
     @property
     def value(self) -> Array:
         """(batch, G, slots, value_dim): the stored values."""
-        return self._cut(self._value)
+        return self._cut(wide(self._value))
 
     @property
     def logits(self) -> Array:
@@ -100,7 +100,7 @@ class Attention:
     @property
     def output(self) -> Array:
         """(batch, G, R, queries, value_dim): the output of attention."""
-        return self._cut(self.attended())
+        return self._cut(wide(self.attended()))
 
     @property
     def allowed(self) -> Array:
@@ -236,7 +236,7 @@ class Attention:
             query_valid=which >= 0,
             terms=tuple(of(term) for term in pairs.terms),
             query_place=only(pairs.query_place, 3),
-            bias=only(pairs.bias, 3),
+            bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
             near=only(pairs.near, 3),
             memo={},
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
@@ -253,7 +253,7 @@ class Attention:
         if self._output is None:
             if self._top_k is not None:
                 self._output, *bound = ops.attend_top_k(
-                    known(self._pairs, "logits"), self._value, visible_pairs(self._pairs),
+                    known(self._pairs, "logits"), wide(self._value), visible_pairs(self._pairs),
                     self._top_k, self.order, self._passes,
                 )  # fmt: skip
                 self._bound = tuple(self._cut(part) for part in bound)

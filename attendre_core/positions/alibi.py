@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.backend import Array, backend_of
+from attendre_core.ops.bias import DistanceBias
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["ALiBi", "alibi_slopes"]
@@ -40,16 +41,11 @@ class ALiBi(Encoding):
     """
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Compute the bias of every pair."""
+        """Give each head its slope."""
         backend = backend_of(query)
         xp = backend.xp
         heads, group = query.shape[1], query.shape[2]
-        slopes = xp.reshape(
-            xp.asarray(
-                alibi_slopes(heads * group), dtype=query.dtype, device=backend.device_of(query)
-            ),
-            (1, heads, group, 1, 1),
-        )
-        distance = xp.abs(places.query[..., None] - places.key[:, :, None, None, :])
-        bias = -slopes * xp.astype(distance, query.dtype)
-        return Encoded((Term(query, key),), places, bias=bias)
+        each = alibi_slopes(heads * group)
+        slopes = xp.asarray(each, dtype=query.dtype, device=backend.device_of(query))
+        slopes = xp.reshape(slopes, (heads, group))
+        return Encoded((Term(query, key),), places, bias=DistanceBias(slope=-slopes))

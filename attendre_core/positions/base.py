@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from attendre_core.backend import Array
+from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.pairs import Term
 
 __all__ = ["Encoded", "Encoding", "Places", "Term"]
@@ -49,7 +50,8 @@ class Encoded(NamedTuple):
     places
         The positions between which the distances that bound the terms are measured.
     bias
-        Added to the logits: None, or broadcastable to (batch, kv_heads, group, queries, slots).
+        Added to the logits: None, a `DistanceBias`, or an array that is broadcastable to (batch,
+        kv_heads, group, queries, slots).
     near
         Boolean, broadcastable likewise: False for pairs that may not attend; None = all may.
     limit, sink
@@ -58,7 +60,7 @@ class Encoded(NamedTuple):
 
     terms: tuple[Term, ...]
     places: Places
-    bias: Array | None = None
+    bias: Array | DistanceBias | None = None
     near: Array | None = None
     limit: float | None = None
     sink: Array | None = None
@@ -79,9 +81,10 @@ class Encoding:
         Parameters
         ----------
         query
-            (batch, kv_heads, group, queries, head_dim), scaled.
+            (batch, kv_heads, group, queries, head_dim), scaled, in float32 or float64.
         key
-            (batch, kv_heads, slots, head_dim), as stored.
+            (batch, kv_heads, slots, head_dim), as stored, in half precision too. A `Term` widens
+            them before it rotates them.
         params
             Learned arrays of the scheme, if it has any.
         """

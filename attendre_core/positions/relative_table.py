@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from attendre_core.backend import Array, backend_of, numbers
+from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError, ShapeError
-from attendre_core.ops.lookup import take_rows
+from attendre_core.ops.bias import DistanceBias
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["T5Bias", "bucket_of"]
@@ -79,7 +79,7 @@ class T5Bias(Encoding):
         object.__setattr__(self, "_by_offset", by_offset)
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Look up the bias of every pair."""
+        """Look up the bias of every offset."""
         backend = backend_of(query)
         xp, device = backend.xp, backend.device_of(query)
         heads, group = query.shape[1], query.shape[2]
@@ -92,30 +92,5 @@ class T5Bias(Encoding):
             )
         order: tuple[int, ...] = self._by_offset  # type: ignore[attr-defined]
         by_offset = xp.take(params, xp.asarray(order, dtype=xp.int32, device=device), axis=0)
-        offset = places.key[:, :, None, :] - places.query[:, :, 0, :, None]
-        far = xp.full_like(offset, self.max_distance)
-        offset = xp.minimum(xp.maximum(offset, -far), far) + self.max_distance
-        bias = _looked_up(by_offset, offset, heads, group)
-        return Encoded((Term(query, key),), places, bias=bias)
-
-
-def _looked_up(by_offset: Array, offset: Array, heads: int, group: int) -> Array:
-    """Look up (batch, 1 or G, queries, slots) in (offsets, heads); a bias of five axes."""
-    xp = backend_of(by_offset).xp
-    batch, sides, queries, slots = offset.shape
-    if sides == 1:
-        picked = take_rows(by_offset, xp.astype(offset[:, 0, ...], xp.int32))
-        picked = xp.reshape(picked, (batch, queries, slots, heads, group))
-        return xp.permute_dims(picked, (0, 3, 4, 1, 2))
-    # Offsets differ between K/V heads: each head looks up in its own column.
-    columns = xp.permute_dims(by_offset, (1, 0))
-    columns = xp.reshape(columns, (1, heads, group, 1, by_offset.shape[0]))
-    columns = xp.broadcast_to(columns, (batch, heads, group, queries, by_offset.shape[0]))
-    index = xp.astype(offset, _index_dtype(offset))[:, :, None, ...]
-    index = xp.broadcast_to(index, (batch, heads, group, queries, slots))
-    return xp.take_along_axis(columns, index, axis=-1)
-
-
-def _index_dtype(array: Array) -> Any:
-    """Return the dtype that this library uses for indices."""
-    return backend_of(array).xp.argsort(numbers(1, array)).dtype
+        table = xp.reshape(by_offset, (-1, heads, group))
+        return Encoded((Term(query, key),), places, bias=DistanceBias(table))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, wide
 from attendre_core.layer.block import Observer
 from attendre_core.layer.stack import Stack
 from attendre_core.memory.state import grown
@@ -114,15 +114,14 @@ def _attended(
     (query, at, real), (key, value), (key_at, key_real) = queries, entries, keys
     xp = backend_of(query).xp
     scale = part.head_dim**-0.5 if part.scale is None else part.scale
-    exact = xp.float32 if xp.finfo(query.dtype).bits < 32 else query.dtype
-    rows = xp.astype(ops.grouped(query, key.shape[2]), exact) * scale
-    stored = xp.astype(xp.permute_dims(key, (0, 2, 1, 3)), exact)
-    values = xp.astype(xp.permute_dims(value, (0, 2, 1, 3)), exact)
+    rows = wide(ops.grouped(query, key.shape[2])) * scale
+    stored, values = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (key, value))
     places = Places(at[:, None, None, :], key_at[:, None, :], real, key_real[:, None, :])
     encoded = encoding.encode(rows, stored, places, encoding_params)
     pairs = ops.Pairs(
         *places, order=places.key, terms=encoded.terms, query_place=encoded.places.query,
         key_place=encoded.places.key, bias=encoded.bias, near=encoded.near, causal=causal,
+        scale=scale,
     )  # fmt: skip
     return xp.astype(ops.ungrouped(ops.attend(pairs, values)), query.dtype)
 

@@ -13,7 +13,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, half, kernels, retrieval, thresholds
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -39,7 +39,7 @@ def backend() -> Backend:
         alignment=64,
         kernels={
             "approximate_threshold": retrieval.approximate_threshold,
-            "attend": clamped.attend,
+            "attend": _attend,
             "attend_top_k": foreign.attend_top_k,
             "erf": jax.scipy.special.erf,
             "gather_slots": kernels.gather_slots,
@@ -53,6 +53,11 @@ def backend() -> Backend:
         transforms=transforms(),
         capabilities=frozenset(capabilities),
     )
+
+
+def _attend(pairs: Pairs, value: jax.Array) -> jax.Array:
+    kernel = half.attend if len(pairs.terms) == 1 else clamped.attend
+    return kernel(pairs, value)
 
 
 def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from attendre_core.backend import Array
+from attendre_core.backend import Array, wide
 from attendre_core.ops.dense import logits_of, masked_softmax, mix
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, visible_pairs
 from attendre_jax.kernels import gather_slots
@@ -125,7 +125,7 @@ def _block(pairs: Pairs, part: slice) -> Array:
     distance = pairs.query_place[..., None] - at[:, :, None, None, :]
 
     def of(term: Term) -> Array:
-        keys, by = term.plain_key[:, :, part, :], term.key_at
+        keys, by = wide(term.plain_key[:, :, part, :]), term.key_at
         if by is not None and term.rotate is not None:
             keys = term.rotate(keys, by if by.shape[2] == 1 else by[:, :, part])
         return logits_of(term.query, keys)

@@ -14,7 +14,8 @@ from attendre_core import numba_kernels
 from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection, sums
 from attendre_core.errors import ConfigError
-from attendre_torch import kernels
+from attendre_core.ops.pairs import Pairs
+from attendre_torch import flex, kernels
 from attendre_torch.fused import dispatch
 from attendre_torch.transforms import transforms
 
@@ -41,7 +42,7 @@ def backend() -> Backend:
         device_of=_device_of,
         find_device=_find_device,
         kernels={
-            "attend": dispatch.attend_or(kernels.attend),
+            "attend": dispatch.attend_or(_attend),
             "attention": kernels.attention,
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
@@ -68,6 +69,11 @@ def backend() -> Backend:
         transforms=transforms(),
         capabilities=frozenset({"compile", "eager", "grad", "float64", "bfloat16"}),
     )
+
+
+def _attend(pairs: Pairs, value: torch.Tensor) -> torch.Tensor:
+    found = flex.attend(pairs, value)
+    return kernels.attend(pairs, value) if found is NotImplemented else found
 
 
 def _machine_code() -> dict[str, Callable[..., Any]]:

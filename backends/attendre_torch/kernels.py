@@ -13,8 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from attendre_core.backend import wide
 from attendre_core.eager.parts import groups_of
 from attendre_core.ops.pairs import Pairs, visible_pairs
+from attendre_torch.half import Inputs, inputs_of
 from attendre_torch.looking import numbers_of, readable
 
 __all__ = [
@@ -243,12 +245,17 @@ def rotate_halves(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 def attention(query: Tensor, key: Tensor, value: Tensor, allowed: Tensor | None = None) -> Tensor:
     """Fused attention; rows with nothing allowed give zeros."""
+    return _fused(Inputs(query, key, value, 1.0), allowed)
+
+
+def _fused(inputs: Inputs, allowed: Tensor | None) -> Tensor:
+    query, key, value, scale = inputs
     everything = allowed is None or (readable(allowed) and _all(allowed))
     rows, mask = _rows_and_mask(query, None if everything else allowed)
     # Decided here: compiled for any shape, the comparison is a symbol, which the call refuses.
     grouped = {"enable_gqa": True} if rows.shape[1] > key.shape[1] else {}
     flat = torch.nn.functional.scaled_dot_product_attention(
-        rows, key, value, attn_mask=mask, scale=1.0, **grouped
+        rows, key, value, attn_mask=mask, scale=scale, **grouped
     )
     output = flat.reshape(*query.shape[:4], value.shape[3])
     if allowed is None or everything:
@@ -263,16 +270,26 @@ def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tenso
     """Reshape queries and flags for the fused kernel, (batch, heads, rows, ...).
 
     The query heads of a K/V head become further rows of it, so that the kernel works in larger
-    blocks, unless the flags would have to be copied for that.
+    blocks. If the flags would have to be copied for that, the CPU's kernel gets all query heads
+    instead; a GPU's would then copy keys and values, and not be fused.
     """
     batch, heads, group, count, dim = query.shape
     if allowed is None or allowed.shape[2:4] == (1, 1):
         mask = None if allowed is None else allowed[:, :, 0]
         return query.reshape(batch, heads, group * count, dim), mask
+    if group > 1 and query.device.type != "cpu":
+        return _folded(query, allowed)
     mask = allowed[:, :, 0]
     if allowed.shape[1:3] != (1, 1):
         mask = allowed.expand(-1, heads, group, -1, -1).flatten(1, 2)
     return query.reshape(batch, heads * group, count, dim), mask
+
+
+def _folded(query: Tensor, allowed: Tensor) -> tuple[Tensor, Tensor]:
+    """Make the query heads of a K/V head rows of it, and repeat the flags for each of them."""
+    batch, heads, group, count, dim = query.shape
+    mask = allowed.expand(-1, -1, group, count, -1).flatten(2, 3)
+    return query.reshape(batch, heads, group * count, dim), mask
 
 
 def attend(pairs: Pairs, value: Tensor) -> Tensor:
@@ -280,8 +297,7 @@ def attend(pairs: Pairs, value: Tensor) -> Tensor:
     if not pairs.is_plain:
         return NotImplemented
     if len(pairs.terms) == 1:
-        term = pairs.terms[0]
-        return attention(term.query, term.key, value, visible_pairs(pairs))
+        return _fused(inputs_of(pairs, pairs.terms[0], value), visible_pairs(pairs))
     query, key = pairs.terms[0].plain_query, pairs.terms[0].plain_key
     recorded = _recorded(query, key, value)
     if recorded or not readable(query) or key.shape[3] != value.shape[3]:
@@ -305,7 +321,7 @@ def _joined(parts: Sequence[tuple[Pairs, Tensor]]) -> Tensor:
     """Attend to each part and combine the outputs by their sums of exponentials."""
     (pairs, value), *others = parts
     if not others:
-        return attention(pairs.terms[0].query, pairs.terms[0].key, value, visible_pairs(pairs))
+        return _fused(inputs_of(pairs, pairs.terms[0], value), visible_pairs(pairs))
     output, total = _with_sum(pairs, value)
     for pairs, value in others:
         other, more = _with_sum(pairs, value)
@@ -318,16 +334,17 @@ def _joined(parts: Sequence[tuple[Pairs, Tensor]]) -> Tensor:
 
 def _with_sum(pairs: Pairs, value: Tensor) -> tuple[Tensor, Tensor]:
     """Return the output and the logarithm of the sum of exponentials, (batch, ..., queries)."""
-    query, key, allowed = pairs.terms[0].query, pairs.terms[0].key, visible_pairs(pairs)
+    query, key, value, scale = inputs_of(pairs, pairs.terms[0], value)
+    allowed = visible_pairs(pairs)
     everything = _all(allowed)
     rows, mask = _rows_and_mask(query, None if everything else allowed)
     if mask is not None:
         mask = torch.where(mask, 0.0, -torch.inf).to(query.dtype)
     flat, total = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
-        rows, key, value, attn_mask=mask, scale=1.0
+        rows, key, value, attn_mask=mask, scale=scale
     )
     total = total.reshape(query.shape[:4])
     if not everything:
         # PyTorch returns a sum of one for rows with nothing allowed.
         total = torch.where(_some(allowed)[..., 0], total, -torch.inf)
-    return flat.reshape(*query.shape[:4], value.shape[3]), total
+    return wide(flat).reshape(*query.shape[:4], value.shape[3]), total

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, wide
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
@@ -26,7 +26,6 @@ from attendre_core.zoo.architectures.layers import (
     linear,
     merged_heads,
     split_heads,
-    wide,
 )
 from attendre_core.zoo.config import RawConfig
 

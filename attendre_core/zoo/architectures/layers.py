@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from attendre_core import ops
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, wide
 from attendre_core.errors import ConfigError
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "linear",
     "merged_heads",
     "split_heads",
-    "wide",
 ]
 
 Params = dict[str, Any]
@@ -81,9 +80,3 @@ def merged_heads(x: Array) -> Array:
     """Turn (batch, seq, heads, dim) into (batch, seq, heads * dim)."""
     xp = backend_of(x).xp
     return xp.reshape(x, (*x.shape[:2], x.shape[2] * x.shape[3]))
-
-
-def wide(x: Array) -> Array:
-    """Return half precision as float32, anything else as it is."""
-    xp = backend_of(x).xp
-    return xp.astype(x, xp.float32) if xp.finfo(x.dtype).bits < 32 else x

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from attendre_core.backend import fused_mode
+from attendre_core.eager.rounded import rounded_query
 from attendre_core.ops.pairs import Pairs, Term
 from attendre_torch.fused import launch
 from attendre_torch.fused.masks import Mask, mask_of
@@ -84,20 +85,35 @@ def pool_pairs(
     sums = None
     if what == "weights":
         sums = _with_sums(pairs, None if _recorded(pairs, value) else value).sums
-    term, mask = pairs.terms[0], _begun(pairs).mask
+    query, key, scale = _factors(pairs)
     weight = None if weight is None else weight.detach()
-    return launch.pool_columns(term.query.detach(), term.key.detach(), mask, sums, weight, queries)
+    return launch.pool_columns(query, key, _begun(pairs).mask, sums, weight, queries, scale)
 
 
 def _with_sums(pairs: Pairs, value: Tensor | None) -> _Done:
     """Attend, or only compute the sums, unless that has been done in this step."""
     done = _begun(pairs)
     if done.sums is None or (value is not None and done.value is not value):
-        query, key = pairs.terms[0].query.detach(), pairs.terms[0].key.detach()
+        query, key, scale = _factors(pairs)
         plain = None if value is None else value.detach()
-        output, sums = launch.attend_rows(query, key, plain, done.mask)
+        output, sums = launch.attend_rows(query, key, plain, done.mask, scale)
         done = _keep(pairs, done._replace(value=value, output=output, sums=sums))
     return done
+
+
+def _factors(pairs: Pairs) -> tuple[Tensor, Tensor, float]:
+    """Return queries, keys and scale whose product are the logits, without their gradients.
+
+    Keys that are not rotated go in as they are stored. If neither side is rotated, so do queries:
+    products of half precision are exact in float32. What was rotated stays in float32, so that
+    scores do not depend on where they are computed.
+    """
+    term, scale = pairs.terms[0], 1.0
+    rotated = [term.rotate is not None and at is not None for at in (term.query_at, term.key_at)]
+    query, key = term.query, term.key if rotated[1] else term.plain_key
+    if not any(rotated) and key.dtype != torch.float32:
+        query, scale = rounded_query(term, pairs.scale), pairs.scale
+    return query.detach(), key.detach(), scale
 
 
 def _begun(pairs: Pairs) -> _Done:
@@ -145,7 +161,8 @@ def _can(pairs: Pairs, value: Tensor | None) -> bool:
         return False
     if pairs.near is not None and pairs.documents is None:
         return False
-    tensors = [pairs.terms[0].query, pairs.terms[0].key, *([] if value is None else [value])]
+    term = pairs.terms[0]
+    tensors = [term.plain_query, term.plain_key, *([] if value is None else [value])]
     return all(
         type(x) in _TYPES and x.dtype in _DTYPES and x.numel() > 0 and x.shape[-1] <= launch.WIDEST
         for x in tensors

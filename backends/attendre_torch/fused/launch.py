@@ -48,7 +48,7 @@ class Blocks(NamedTuple):
 
 
 def attend_rows(
-    query: Tensor, key: Tensor, value: Tensor | None, mask: Mask
+    query: Tensor, key: Tensor, value: Tensor | None, mask: Mask, scale: float = 1.0
 ) -> tuple[Tensor | None, Tensor]:
     """Attend to all slots that the mask allows.
 
@@ -57,6 +57,8 @@ def attend_rows(
     query, key, value
         (batch, G, R, queries, dim), (batch, G, slots, dim), (batch, G, slots, value_dim). Without
         values only the sums are computed.
+    scale
+        Multiplies the products of queries and keys.
 
     Returns
     -------
@@ -79,7 +81,7 @@ def attend_rows(
     blocks = blocks_for(group * queries, key.shape[2], dim, width, _bytes(query, value))
     with _on(query):
         kernel[(batch * heads * _count(group * queries, blocks.queries),)](
-            query, key, value, output, sums, *mask, *query.stride()[:4], *key.stride()[:3],
+            query, key, value, output, sums, *mask, scale, *query.stride()[:4], *key.stride()[:3],
             *value_strides, *_mask_strides(mask), heads, group, queries, key.shape[2], dim, width,
             query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
             value_block=blocks.value, precision=_precision(), upcast=interpreted,
@@ -89,13 +91,19 @@ def attend_rows(
 
 
 def pool_columns(
-    query: Tensor, key: Tensor, mask: Mask, sums: Tensor | None, weight: Tensor | None, how: str
+    query: Tensor,
+    key: Tensor,
+    mask: Mask,
+    sums: Tensor | None,
+    weight: Tensor | None,
+    how: str,
+    scale: float = 1.0,
 ) -> Tensor:
     """Pool over the queries that are allowed to see a slot.
 
     Parameters
     ----------
-    query, key
+    query, key, scale
         As in `attend_rows`.
     sums
         Of `attend_rows`: pool softmax weights. None: pool logits.
@@ -118,7 +126,7 @@ def pool_columns(
     blocks = blocks_for(queries, slots, dim, 1, query.element_size())
     with _on(query):
         kernel[(batch * heads * group * _count(slots, blocks.slots),)](
-            query, key, sums, weight, pooled, *mask, *query.stride()[:4], *key.stride()[:3],
+            query, key, sums, weight, pooled, *mask, scale, *query.stride()[:4], *key.stride()[:3],
             *_mask_strides(mask), heads, group, queries, slots, dim,
             how=how, query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
             precision=_precision(), upcast=interpreted, num_warps=blocks.warps, **OPTIONS,

@@ -78,6 +78,7 @@ def attend_rows(
     key_time: tl.tensor,  # int32, (B, 1 or G, M), the last stride is 1
     query_document: tl.tensor,  # (B, S), contiguous, or None
     key_document: tl.tensor,  # (B, 1 or G, M), the last stride is 1, or None
+    scale: tl.tensor,  # multiplies the products of queries and keys
     query_b: tl.tensor,  # strides
     query_g: tl.tensor,
     query_r: tl.tensor,
@@ -137,7 +138,7 @@ def attend_rows(
             id_at = key_document + b * document_b + g * document_g + slot
             ids = tl.load(id_at, mask=held, other=0)
             allowed = allowed & (ids[None, :] == own[:, None])
-        logits = _times(q, tl.trans(k.to(q.dtype)), precision, upcast)
+        logits = _times(q, tl.trans(k.to(q.dtype)), precision, upcast) * scale
         logits = tl.where(allowed, logits, -float("inf"))
         higher = tl.maximum(top, tl.max(logits, 1))
         level = tl.where(higher == -float("inf"), 0.0, higher)
@@ -174,6 +175,7 @@ def pool_columns(
     key_time: tl.tensor,
     query_document: tl.tensor,
     key_document: tl.tensor,
+    scale: tl.tensor,
     query_b: tl.tensor,
     query_g: tl.tensor,
     query_r: tl.tensor,
@@ -222,7 +224,7 @@ def pool_columns(
         if query_document is not None:
             own = tl.load(query_document + b * queries + s, mask=real, other=0)
             allowed = allowed & (ids[None, :] == own[:, None])
-        amount = _times(q, k, precision, upcast)
+        amount = _times(q, k, precision, upcast) * scale
         if sums is not None:
             level = tl.load(sums + head * queries + s, mask=real, other=float("inf"))
             amount = tl.exp(amount - level[:, None])

@@ -81,7 +81,7 @@ def compiled(variant: dict[str, Any]) -> Any:
         elif name in pointers:
             signature[name] = "*" + (dtype if pointers[name] is True else pointers[name])
         else:
-            signature[name] = "i32"
+            signature[name] = "fp32" if name == "scale" else "i32"
     constants = {name: constants[name] for name in kernel.arg_names if name in constants}
     # As in a launch: memory is aligned, and 16 divides strides and widths.
     attrs = {
