@@ -14,6 +14,7 @@ from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
 from attendre_jax import clamped, foreign, half, kernels, retrieval, thresholds
+from attendre_jax.fused import dispatch
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -39,13 +40,14 @@ def backend() -> Backend:
         alignment=64,
         kernels={
             "approximate_threshold": retrieval.approximate_threshold,
-            "attend": _attend,
+            "attend": dispatch.attend_or(_attend),
             "attend_top_k": foreign.attend_top_k,
             "erf": jax.scipy.special.erf,
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
-            "sum_logits": _sum_logits,
+            "sum_logits": dispatch.sum_logits_or(_sum_logits),
+            "pool_pairs": dispatch.pool_pairs,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,

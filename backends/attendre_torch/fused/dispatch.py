@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from attendre_core.backend import fused_mode
-from attendre_core.eager.rounded import rounded_query
+from attendre_core.eager.fusing import Mask, can_fuse, factors_of, mask_of
 from attendre_core.ops.pairs import Pairs, Term
 from attendre_torch.fused import launch
-from attendre_torch.fused.masks import Mask, mask_of
 
 __all__ = ["attend_or", "pool_pairs", "sum_logits_or"]
 
@@ -102,17 +101,7 @@ def _with_sums(pairs: Pairs, value: Tensor | None) -> _Done:
 
 
 def _factors(pairs: Pairs) -> tuple[Tensor, Tensor, float]:
-    """Return queries, keys and scale whose product are the logits, without their gradients.
-
-    Keys that are not rotated go in as they are stored. If neither side is rotated, so do queries:
-    products of half precision are exact in float32. What was rotated stays in float32, so that
-    scores do not depend on where they are computed.
-    """
-    term, scale = pairs.terms[0], 1.0
-    rotated = [term.rotate is not None and at is not None for at in (term.query_at, term.key_at)]
-    query, key = term.query, term.key if rotated[1] else term.plain_key
-    if not any(rotated) and key.dtype != torch.float32:
-        query, scale = rounded_query(term, pairs.scale), pairs.scale
+    query, key, scale = factors_of(pairs)
     return query.detach(), key.detach(), scale
 
 
@@ -157,9 +146,7 @@ def _is_recent(device: torch.device) -> bool:
 
 def _can(pairs: Pairs, value: Tensor | None) -> bool:
     """Return whether the kernels can compute these pairs."""
-    if len(pairs.terms) > 1 or pairs.terms[0].bounded or not pairs.is_plain:
-        return False
-    if pairs.near is not None and pairs.documents is None:
+    if not can_fuse(pairs):
         return False
     term = pairs.terms[0]
     tensors = [term.plain_query, term.plain_key, *([] if value is None else [value])]

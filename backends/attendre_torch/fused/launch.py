@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from attendre_core.eager.fusing import Mask
 from attendre_core.errors import ConfigError
-from attendre_torch.fused.masks import Mask
 
 __all__ = [
     "OPTIONS",
@@ -70,6 +70,7 @@ def attend_rows(
     """
     kernel, interpreted = _kernel("attend_rows")
     query, key = _rows_of(query, key)
+    mask, mask_strides = _mask_arguments(mask)
     batch, heads, group, queries, dim = query.shape
     sums = query.new_empty((batch, heads, group, queries), dtype=torch.float32)
     output, width, value_strides = None, 1, (0, 0, 0)
@@ -82,7 +83,7 @@ def attend_rows(
     with _on(query):
         kernel[(batch * heads * _count(group * queries, blocks.queries),)](
             query, key, value, output, sums, *mask, scale, *query.stride()[:4], *key.stride()[:3],
-            *value_strides, *_mask_strides(mask), heads, group, queries, key.shape[2], dim, width,
+            *value_strides, *mask_strides, heads, group, queries, key.shape[2], dim, width,
             query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
             value_block=blocks.value, precision=_precision(), upcast=interpreted,
             num_warps=blocks.warps, **OPTIONS,
@@ -119,6 +120,7 @@ def pool_columns(
     """
     kernel, interpreted = _kernel("pool_columns")
     query, key = _rows_of(query, key)
+    mask, mask_strides = _mask_arguments(mask)
     batch, heads, group, queries, dim = query.shape
     slots = key.shape[2]
     weight = None if weight is None else weight.to(torch.float32).contiguous()
@@ -127,7 +129,7 @@ def pool_columns(
     with _on(query):
         kernel[(batch * heads * group * _count(slots, blocks.slots),)](
             query, key, sums, weight, pooled, *mask, scale, *query.stride()[:4], *key.stride()[:3],
-            *_mask_strides(mask), heads, group, queries, slots, dim,
+            *mask_strides, heads, group, queries, slots, dim,
             how=how, query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
             precision=_precision(), upcast=interpreted, num_warps=blocks.warps, **OPTIONS,
         )  # fmt: skip
@@ -187,13 +189,15 @@ def _dense(x: Tensor) -> Tensor:
     return x if x.stride(-1) == 1 else x.contiguous()
 
 
-def _mask_strides(mask: Mask) -> tuple[int, ...]:
-    """Return strides of batch and heads, of times and of documents."""
+def _mask_arguments(mask: Mask) -> tuple[Mask, tuple[int, ...]]:
+    """Return the mask as the kernels read it, and its strides of batch and heads."""
+    times = [x.to(torch.int32).contiguous() for x in mask[:2]]
+    documents = [None if x is None else x.contiguous() for x in mask[2:]]
 
     def of(x: Tensor | None) -> tuple[int, int]:
         return (0, 0) if x is None else (x.stride(0), x.stride(1) if x.shape[1] > 1 else 0)
 
-    return *of(mask.key_time), *of(mask.key_document)
+    return Mask(*times, *documents), (*of(times[1]), *of(documents[1]))
 
 
 def _bytes(*tensors: Tensor | None) -> int:
