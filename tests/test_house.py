@@ -31,6 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     ("layer",),
     ("presets",),
+    ("modules",),
     ("zoo",),
     ("evaluation",),
     ("speed",),

@@ -203,6 +203,12 @@ CASES: dict[str, list[Case]] = {
         case(pairs(near=flags(2, 1, 1, 5, 9))),
         case(pairs(300, bounds=THREE), normal(2, 5)),
     ],
+    "over_heads": [
+        case(normal(2, 3, 2, 9)),
+        case(normal(2, 3, 2, 9), "max"),
+        case(normal(2, 3, 2, 9), "mean", per_head=True),
+        case(flags(2, 3, 2, 5, 9), "any"),
+    ],
     "pool_pairs": [
         case(pairs(), "weights"),
         case(pairs(causal=True), "weights", "sum", normal(2, 5)),

@@ -185,15 +185,20 @@ class Attention:
             raise ConfigError(
                 f"Attention.pool: amounts is {amounts!r}, expected an array, 'logits' or 'weights'."
             )
-        elif amounts == "logits" and queries == "sum":
-            return self.sum_logits(weight, heads=heads, unseen=unseen)
+        elif amounts == "logits" and queries != "max":
+            return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
             value = self._value if self._top_k is None else None
             pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
         return self._over_heads(pooled, heads, unseen)
 
     def sum_logits(
-        self, weight: Array | None = None, *, heads: str = "sum", unseen: Array | None = None
+        self,
+        weight: Array | None = None,
+        *,
+        queries: str = "sum",
+        heads: str = "sum",
+        unseen: Array | None = None,
     ) -> Array:
         """Sum the logits over the queries that saw an entry, then pool over heads.
 
@@ -204,10 +209,15 @@ class Attention:
         ----------
         weight
             (batch, queries), 1 by default.
+        queries
+            ``"sum"``, or ``"mean"`` to divide by how many queries saw the entry.
         heads, unseen
             As in `pool`.
         """
-        return self._over_heads(self._cut(ops.sum_logits(self._pairs, weight)), heads, unseen)
+        pooled = self._cut(ops.sum_logits(self._pairs, weight))
+        if queries == "mean":
+            pooled = self._per_query(pooled)
+        return self._over_heads(pooled, heads, unseen)
 
     def last(self) -> Attention:
         """Return the same view of only the last valid query of each row."""
@@ -262,6 +272,12 @@ class Attention:
             else:
                 self._output = ops.attend(self._pairs, self._value)
         return self._output
+
+    def _per_query(self, summed: Array) -> Array:
+        """Divide sums, (batch, G, R, slots), by the number of queries that saw the entry."""
+        count = ops.count_true(self.allowed, axis=3)
+        count = self._xp.maximum(count, self._xp.ones_like(count))
+        return summed / self._xp.astype(count, summed.dtype)
 
     def _over_heads(self, pooled: Array, heads: str, unseen: Array | None) -> Array:
         """Pool (batch, G, R, slots) over the heads that share a decision, and fill in `unseen`."""

@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from attendre_core.backend import Backend
-from attendre_core.eager import sums
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_jax import clamped, foreign, half, kernels, retrieval, thresholds
+from attendre_jax import clamped, foreign, half, kernels, retrieval, sums, thresholds
 from attendre_jax.fused import dispatch
 from attendre_jax.transforms import transforms
 
@@ -46,8 +45,8 @@ def backend() -> Backend:
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
-            "sum_logits": dispatch.sum_logits_or(_sum_logits),
             "pool_pairs": dispatch.pool_pairs,
+            "sum_logits": dispatch.sum_logits_or(sums.sum_logits),
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,
             "write_slots": kernels.write_slots,
@@ -60,11 +59,6 @@ def backend() -> Backend:
 def _attend(pairs: Pairs, value: jax.Array) -> jax.Array:
     kernel = half.attend if len(pairs.terms) == 1 else clamped.attend
     return kernel(pairs, value)
-
-
-def _sum_logits(pairs: Pairs, weight: jax.Array | None = None) -> jax.Array:
-    kernel = sums.sum_logits if len(pairs.terms) == 1 else clamped.sum_logits
-    return kernel(pairs, weight)
 
 
 def _from_numpy(array: Any, device: Any = None) -> jax.Array:

@@ -19,13 +19,13 @@ import jax.numpy as jnp
 from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.layer.attendre import AttendreLayer
-from attendre_core.layer.making import head_sizes, layer_of, table_shape
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.modules import head_sizes, layer_of, table_shape
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
-from attendre_core.presets import MemoryConfig, preset
+from attendre_core.presets import MemoryConfig
 from attendre_jax.scanning import chunked_attention
 
 __all__ = ["AttendreAttention"]
@@ -106,7 +106,6 @@ class AttendreAttention:
             Dtype of parameters and states; scores are always float32 (float64 with float64).
         """
         kv_heads, head_dim = head_sizes(dim, heads, kv_heads, head_dim)
-        memory = preset(memory) if isinstance(memory, str) else memory
         layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         shapes = [(dim, heads), (dim, kv_heads), (dim, kv_heads)]
         rngs = jax.random.split(rng, 4)

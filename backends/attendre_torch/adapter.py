@@ -12,10 +12,10 @@ import torch
 from attendre_core import backend as core
 from attendre_core import numba_kernels
 from attendre_core.backend import Backend
-from attendre_core.eager import parts, selection, sums
+from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import flex, kernels
+from attendre_torch import flex, kernels, sums
 from attendre_torch.fused import dispatch
 from attendre_torch.transforms import transforms
 

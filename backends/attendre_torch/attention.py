@@ -16,13 +16,13 @@ from torch.utils.checkpoint import checkpoint as recomputed
 
 from attendre_core import checks
 from attendre_core.errors import ConfigError, ShapeError
-from attendre_core.layer.making import head_sizes, layer_of, table_shape
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
+from attendre_core.modules import head_sizes, layer_of, table_shape
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
-from attendre_core.presets import MemoryConfig, preset
+from attendre_core.presets import MemoryConfig
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.chunks import read_in_chunks
 from attendre_torch.states import detach, make_known
@@ -120,7 +120,6 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         super().__init__()
         self.dim, self.heads = dim, heads
         self.kv_heads, self.head_dim = head_sizes(dim, heads, kv_heads, head_dim)
-        memory = preset(memory) if isinstance(memory, str) else memory
         self.layer = layer_of(memory, policy, q_memory, top_k, causal, encoding)
         self.detach_state, self.checkpoint = detach, checkpoint
 

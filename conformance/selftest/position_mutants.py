@@ -85,8 +85,8 @@ POSITION_MUTANTS = (
     Mutant(
         "ALiBi: the last head gets the first slope",
         ALIBI,
-        "alibi_slopes(heads * group), dtype",
-        "alibi_slopes(heads * group)[::-1], dtype",
+        "each = alibi_slopes(heads * group)",
+        "each = alibi_slopes(heads * group)[::-1]",
         f"{SCHEME}[alibi]",
     ),
     Mutant(

@@ -187,7 +187,8 @@ def check(library: Backend, case: Case, chosen: list[tuple[str, str]] = POOLED) 
 POLICIES = {
     "LRA-sum softmax": at.LRA("sum", score="softmax"),
     "LRA-max softmax": at.LRA("max", score="softmax"),
-    "LRA-mean logits": at.LRA("mean"),
+    "LRA-max logits": at.LRA("max"),
+    "LRA-mean softmax": at.LRA("mean", score="softmax"),
     "LFA softmax": at.LFA(score="softmax", decay=0.01),
     "LFA logits": at.LFA(decay=0.01),
     "H2O": at.H2O(),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer
@@ -11,24 +9,11 @@ from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, T5Bias
+from attendre_core.presets import MemoryConfig, preset
 
-__all__ = ["Memories", "head_sizes", "layer_of", "table_shape"]
+__all__ = ["head_sizes", "layer_of", "table_shape"]
 
 _WHERE = "AttendreAttention"
-
-
-class Memories(Protocol):
-    """The memories of a layer, as `attendre_core.MemoryConfig` makes them."""
-
-    @property
-    def top_k(self) -> int | None:
-        """K, or None for all."""
-
-    def kv_memory(self, layer: int = 0) -> KeyValueMemory:
-        """Return the K/V memory of one layer."""
-
-    def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
-        """Return the Q memory of one layer."""
 
 
 def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> tuple[int, int]:
@@ -60,7 +45,7 @@ def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def layer_of(
-    memory: KeyValueMemory | Memories | int,
+    memory: KeyValueMemory | MemoryConfig | str | int,
     policy: Policy | None,
     q_memory: DataOnlyMemory | int | None,
     top_k: int | None,
@@ -72,8 +57,8 @@ def layer_of(
     Parameters
     ----------
     memory
-        A `KeyValueMemory`, its size M, or a `MemoryConfig` from `preset`, which also brings
-        policy, Q memory and top K.
+        A `KeyValueMemory`, its size M, a name such as ``"attendre-causal:1024"``, or a
+        `MemoryConfig` from `preset`; the last two also set policy, Q memory and top K.
     policy
         Decides what is evicted when the memory is full; only if ``memory`` is a size.
     q_memory
@@ -87,6 +72,7 @@ def layer_of(
     >>> layer_of(64, None, 32, None, True, RoPE()).delay
     32
     """
+    memory = preset(memory) if isinstance(memory, str) else memory
     if policy is not None and not isinstance(memory, int):
         raise ConfigError(
             f"{_WHERE}: policy is {policy!r}, but memory brings one of its own. Give the policy "
