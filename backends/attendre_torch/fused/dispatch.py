@@ -1,8 +1,8 @@
 """What the fused kernels compute of an op, and what they decline.
 
 They decline several terms, a bias, a limit, a sink, masks other than of positions and documents,
-float64, heads wider than 256, gradients, tensors of other types, functions under ``torch.compile``
-or ``torch.func``, and everything that is not on a CUDA device of capability 8.0 or later.
+float64, heads wider than 256, gradients, tensors of other types, ``torch.func``, ``torch.export``,
+and everything that is not on a CUDA device of capability 8.0 or later.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor
 from attendre_core.backend import fused_mode
 from attendre_core.eager.fusing import Mask, can_fuse, factors_of, mask_of
 from attendre_core.ops.pairs import Pairs, Term
-from attendre_torch.fused import launch
+from attendre_torch.fused import launch, traced
 
 __all__ = ["attend_or", "pool_pairs", "sum_logits_or"]
 
@@ -86,7 +86,7 @@ def pool_pairs(
         sums = _with_sums(pairs, None if _recorded(pairs, value) else value).sums
     query, key, scale = _factors(pairs)
     weight = None if weight is None else weight.detach()
-    return launch.pool_columns(query, key, _begun(pairs).mask, sums, weight, queries, scale)
+    return _launch().pool_columns(query, key, _begun(pairs).mask, sums, weight, queries, scale)
 
 
 def _with_sums(pairs: Pairs, value: Tensor | None) -> _Done:
@@ -95,7 +95,7 @@ def _with_sums(pairs: Pairs, value: Tensor | None) -> _Done:
     if done.sums is None or (value is not None and done.value is not value):
         query, key, scale = _factors(pairs)
         plain = None if value is None else value.detach()
-        output, sums = launch.attend_rows(query, key, plain, done.mask, scale)
+        output, sums = _launch().attend_rows(query, key, plain, done.mask, scale)
         done = _keep(pairs, done._replace(value=value, output=output, sums=sums))
     return done
 
@@ -126,12 +126,20 @@ def _runs_on(tensor: Tensor, mode: str) -> bool:
     """Return whether kernels run on the device of a tensor, and now."""
     if mode != "interpreted" and not (tensor.is_cuda and mode != "off"):
         return False
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    if torch.compiler.is_compiling():
+        if torch.compiler.is_exporting():
+            return False
+    elif torch._C._are_functorch_transforms_active():
         return False
-    if mode == "interpreted":
+    elif mode == "interpreted":
         launch.check_interpreted()
-        return bool(tensor.device.type == "cpu")
-    return _has_triton() and _is_recent(tensor.device)
+    return bool(tensor.device.type == "cpu") if mode == "interpreted" else _fits(tensor.device)
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _fits(device: torch.device) -> bool:
+    """Return whether there is Triton, and a device that it compiles these kernels for."""
+    return _has_triton() and _is_recent(device)
 
 
 @cache
@@ -142,6 +150,11 @@ def _has_triton() -> bool:
 @cache
 def _is_recent(device: torch.device) -> bool:
     return bool(torch.cuda.get_device_capability(device) >= (8, 0))
+
+
+def _launch() -> Any:
+    """Return what launches kernels: operators of PyTorch while compiling."""
+    return traced if torch.compiler.is_compiling() else launch
 
 
 def _can(pairs: Pairs, value: Tensor | None) -> bool:

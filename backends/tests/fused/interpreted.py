@@ -179,6 +179,28 @@ def agree(plain, fused):
             assert (one == other).all()
 
 
+@pytest.mark.parametrize("documents", [False, True])
+def test_compiled_code_launches_the_same(documents, launches):
+    """``torch.compile`` makes one graph of it, with the two kernels in it."""
+    case = Case(documents=documents, dtype="bfloat16", rotated=documents)
+    pairs, value, weight = given(TORCH, case)
+
+    def both(query, key, value, weight):
+        term = pairs.terms[0]
+        turn = (term.rotate, term.query_at, term.key_at)
+        own = pairs._replace(terms=(ops.Term(query, key, *turn),), memo={})
+        scores = ops.pool_pairs(own, "weights", "sum", weight, value)
+        return scores, ops.attend(own, value)
+
+    arguments = pairs.terms[0].plain_query, pairs.terms[0].plain_key, value, weight
+    with fused_kernels("interpreted"):
+        results = both(*arguments), TORCH.compile(both)(*arguments)
+    assert launches == {"attend_rows": 2, "pool_columns": 2}
+    for one, other in zip(*results, strict=True):
+        assert one.dtype == other.dtype
+        assert torch.equal(one, other)
+
+
 def test_force_generic_launches_nothing(launches):
     pairs, value, _ = given(TORCH, Case())
     with fused_kernels("interpreted"), force_generic():
