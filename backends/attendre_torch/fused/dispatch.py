@@ -46,12 +46,12 @@ def attend_or(otherwise: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(otherwise)
     def attend(pairs: Pairs, value: Tensor) -> Any:
         mode = fused_mode()
-        if mode == "off" or not _runs_on(pairs.query_valid, mode):
+        if not value.is_cuda and mode != "interpreted":
             return otherwise(pairs, value)
         done = _done(pairs)
         if done is not None and done.output is not None and done.value is value:
             return done.output
-        if mode == "auto" or not _can(pairs, value) or _recorded(pairs, value):
+        if mode in ("auto", "off") or not _can(pairs, value, mode) or _recorded(pairs, value):
             return otherwise(pairs, value)
         return _with_sums(pairs, value).output
 
@@ -79,7 +79,8 @@ def pool_pairs(
     value: Tensor | None = None,
 ) -> Any:
     """Pool without the matrix; softmax weights need a pass for their sums, which may attend too."""
-    if not _runs_on(pairs.query_valid, fused_mode()) or not _can(pairs, value):
+    mode, key = fused_mode(), pairs.terms[0].plain_key
+    if (not key.is_cuda and mode != "interpreted") or not _can(pairs, value, mode):
         return NotImplemented
     sums = None
     if what == "weights":
@@ -124,7 +125,7 @@ def _keep(pairs: Pairs, done: _Done) -> _Done:
 
 def _runs_on(tensor: Tensor, mode: str) -> bool:
     """Return whether kernels run on the device of a tensor, and now."""
-    if mode != "interpreted" and not (tensor.is_cuda and mode != "off"):
+    if mode == "off":
         return False
     if torch.compiler.is_compiling():
         if torch.compiler.is_exporting():
@@ -133,7 +134,9 @@ def _runs_on(tensor: Tensor, mode: str) -> bool:
         return False
     elif mode == "interpreted":
         launch.check_interpreted()
-    return bool(tensor.device.type == "cpu") if mode == "interpreted" else _fits(tensor.device)
+    if mode == "interpreted":
+        return bool(tensor.device.type == "cpu")
+    return bool(tensor.is_cuda) and _fits(tensor.device)
 
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
@@ -157,9 +160,9 @@ def _launch() -> Any:
     return traced if torch.compiler.is_compiling() else launch
 
 
-def _can(pairs: Pairs, value: Tensor | None) -> bool:
-    """Return whether the kernels can compute these pairs."""
-    if not can_fuse(pairs):
+def _can(pairs: Pairs, value: Tensor | None, mode: str) -> bool:
+    """Return whether the kernels can compute these pairs, here and now."""
+    if not can_fuse(pairs) or not _runs_on(pairs.terms[0].plain_key, mode):
         return False
     term = pairs.terms[0]
     tensors = [term.plain_query, term.plain_key, *([] if value is None else [value])]

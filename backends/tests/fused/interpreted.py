@@ -79,6 +79,16 @@ def test_strides_are_followed():
         assert torch.equal(one, same)
 
 
+def test_pairs_that_share_a_memo_are_kept_apart():
+    pairs, value, _ = given(TORCH, Case())
+    term = pairs.terms[0]
+    double = pairs._replace(terms=(ops.Term(2 * term.plain_query, term.plain_key),))
+    with fused_kernels("interpreted"):
+        alone = ops.pool_pairs(double._replace(memo={}), "weights", "sum", None, value)
+        ops.pool_pairs(pairs, "weights", "sum", None, value)
+        assert torch.equal(ops.pool_pairs(double, "weights", "sum", None, value), alone)
+
+
 # ------------------------------------------------------------------ what is declined
 
 TWO = ops.Term(torch.zeros(2, 2, 2, 20, 16), torch.zeros(2, 2, 70, 16), low=3)
