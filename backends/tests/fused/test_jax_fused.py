@@ -38,7 +38,7 @@ def test_against_float64(case):
 @pytest.mark.thorough
 @pytest.mark.parametrize("case", MORE_CASES, ids=str)
 def test_more_against_float64(case):
-    check(JAX, case)
+    check(JAX, case, SOME)
 
 
 @pytest.mark.thorough
@@ -202,9 +202,9 @@ def test_lowered_for_tpus(dtype, how):
 @pytest.mark.parametrize("dim", [16, 64, 80, 128, 256])
 def test_every_variant_lowered_for_tpus(dtype, dim):
     left_out = [(), ("weight",), ("sums",), ("value",), ("value", "sums", "weight")]
-    for queries, slots, documents, per_head, how, without in itertools.product(
-        (1, 300), (100, 4096), (False, True), (False, True), ("sum", "max", "mean"), left_out
-    ):
+    options = itertools.product(("sum", "max", "mean"), left_out, (1, 300), (100, 4096))
+    for number, (how, without, queries, slots) in enumerate(options):
+        documents, per_head = number % 2 == 0, number % 3 == 0
         lower(jnp.dtype(dtype), dim, queries, slots, documents, per_head, how, without)
 
 
