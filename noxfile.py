@@ -39,7 +39,7 @@ SHARED = {
     "frameworks": [
         [TORCH],
         [*EXTRAS["jax"], *EXTRAS["flax"], *CONFORMANCE, *EXTRAS["eval"]],
-        [*EXTRAS["zoo"], *EXTRAS["parity"], *EXTRAS["compiled"]],
+        [*EXTRAS["zoo"], *EXTRAS["parity"], *EXTRAS["compiled"], *EXTRAS["triton"]],
         [*SMOLLM2],
     ],
 }
@@ -256,6 +256,18 @@ def distributed(session: nox.Session) -> None:
     pytest = str(shared(session, "frameworks") / "pytest")
     environment = {"OMP_NUM_THREADS": "1"}
     session.run(pytest, *map(str, sorted(found)), *session.posargs, env=environment, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def accelerators(session: nox.Session) -> None:
+    """Run all tests of the fused kernels, long ones too: interpreted, and compiled for GPU and TPU.
+
+    None of them needs an accelerator.
+    """
+    pytest = str(shared(session, "frameworks") / "pytest")
+    environment = {"OMP_NUM_THREADS": "1"}
+    tests = "backends/tests/fused"
+    session.run(pytest, *WORKERS, tests, *session.posargs, env=environment, external=True)
 
 
 @nox.session(venv_backend="none", default=False)

@@ -25,6 +25,8 @@ __all__ = [
     "backend_of",
     "beside",
     "force_generic",
+    "fused_kernels",
+    "fused_mode",
     "machine_code",
     "machine_code_allowed",
     "namespace_of",
@@ -179,6 +181,7 @@ known_array_types: Mapping[type, Backend] = _BY_TYPE
 OPS: dict[str, Callable[..., Any]] = {}
 _GENERIC: ContextVar[bool] = ContextVar("force_generic", default=False)
 _MACHINE_CODE: ContextVar[bool] = ContextVar("machine_code", default=True)
+_FUSED: ContextVar[str] = ContextVar("fused_kernels", default="auto")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -413,7 +416,7 @@ def op(body: F) -> F:
 
 
 @contextmanager
-def _switched(switch: ContextVar[bool], on: bool) -> Iterator[None]:
+def _switched(switch: ContextVar[Any], on: Any) -> Iterator[None]:
     token = switch.set(on)
     try:
         yield
@@ -452,3 +455,34 @@ def machine_code(on: bool) -> Any:
     False
     """
     return _switched(_MACHINE_CODE, on)
+
+
+def fused_mode() -> str:
+    """Return which fused kernels may run; an adapter may treat it as constant in a trace."""
+    return _FUSED.get()
+
+
+def fused_kernels(mode: str) -> Any:
+    """Choose inside a ``with`` block where the kernels for accelerators run (Triton, Pallas).
+
+    They attend and score at once, without the matrix of all pairs. It applies to this thread or
+    task only; functions that were compiled before are not affected.
+
+    Parameters
+    ----------
+    mode
+        ``"auto"``, the default: on an accelerator, where a policy pools softmax weights or no
+        other kernel sums logits. ``"on"``: wherever they can run, also to attend only. ``"off"``:
+        nowhere. ``"interpreted"``: on the CPU, step by step and very slowly, for tests.
+
+    Examples
+    --------
+    >>> with fused_kernels("off"):
+    ...     fused_mode()
+    'off'
+    """
+    if mode not in ("auto", "on", "off", "interpreted"):
+        raise ConfigError(
+            f"fused_kernels: mode is {mode!r}, expected 'auto', 'on', 'off' or 'interpreted'."
+        )
+    return _switched(_FUSED, mode)

@@ -22,6 +22,7 @@ Switch = tuple[Callable[[], AbstractContextManager[object]], Callable[[], bool]]
 SWITCHES: dict[str, Switch] = {
     "value_checks": (lambda: at.value_checks(False), lambda: not checks.may_read(ZERO)),
     "force_generic": (at.force_generic, backend.generic_only),
+    "fused_kernels": (lambda: backend.fused_kernels("off"), lambda: backend.fused_mode() == "off"),
     "machine_code": (
         lambda: backend.machine_code(False),
         lambda: not backend.machine_code_allowed(),

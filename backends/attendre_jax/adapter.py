@@ -23,6 +23,7 @@ from attendre_jax import (
     tables,
     thresholds,
 )
+from attendre_jax.fused import dispatch
 from attendre_jax.transforms import transforms
 
 __all__ = ["backend"]
@@ -48,7 +49,7 @@ def backend() -> Backend:
         alignment=64,
         kernels={
             "approximate_threshold": retrieval.approximate_threshold,
-            "attend": _attend,
+            "attend": dispatch.attend_or(_attend),
             "attend_top_k": foreign.attend_top_k,
             "count_true": heads.count_true,
             "erf": jax.scipy.special.erf,
@@ -57,7 +58,8 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "lowest": kernels.lowest,
             "over_heads": heads.over_heads,
-            "sum_logits": sums.sum_logits,
+            "pool_pairs": dispatch.pool_pairs,
+            "sum_logits": dispatch.sum_logits_or(sums.sum_logits),
             "table": tables.table,
             "take_rows": kernels.take_rows,
             "top_k_threshold": thresholds.top_k_threshold,

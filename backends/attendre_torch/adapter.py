@@ -16,6 +16,7 @@ from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
 from attendre_torch import compiling, flex, heads, kernels, launches, sums, tables
+from attendre_torch.fused import dispatch
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
 from attendre_torch.transforms import transforms
@@ -25,6 +26,7 @@ __all__ = ["backend"]
 # Dynamo cannot trace context variables: a trace treats the switches as constants.
 torch.compiler.assume_constant_result(core.generic_only)
 torch.compiler.assume_constant_result(core.machine_code_allowed)
+torch.compiler.assume_constant_result(core.fused_mode)
 
 
 def backend() -> Backend:
@@ -43,7 +45,7 @@ def backend() -> Backend:
         device_of=_device_of,
         find_device=_find_device,
         kernels={
-            "attend": _attend,
+            "attend": dispatch.attend_or(_attend),
             "attention": kernels.attention,
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
@@ -57,12 +59,13 @@ def backend() -> Backend:
             "lowest": kernels.lowest,
             "masked_softmax": kernels.masked_softmax,
             "over_heads": heads.over_heads,
+            "pool_pairs": dispatch.pool_pairs,
             "rms_norm": kernels.rms_norm,
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,
             "running_count": kernels.running_count,
             "silu": torch.nn.functional.silu,
-            "sum_logits": sums.sum_logits,
+            "sum_logits": dispatch.sum_logits_or(sums.sum_logits),
             "table": tables.table,
             "top_k_threshold": or_else(launches.top_k_threshold, selection.top_k_threshold),
             **_machine_code(),

@@ -1,0 +1,103 @@
+"""The Triton kernels: interpreted against float64, and compiled for GPUs.
+
+Each test is a process of its own, because Triton decides when it is imported whether it interprets.
+No GPU is needed, and none was used.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+pytest.importorskip("torch")
+needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="needs triton")
+#: What every GPU of capability 8 and later has of shared memory for a program.
+SHARED = 99 * 1024
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "TRITON_"))}
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=ROOT,
+        env={**kept, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@needs_triton
+def test_interpreted_kernels(request: pytest.FixtureRequest) -> None:
+    quick = ["--quick"] if request.config.getoption("--quick") else []
+    file = str(HERE / "interpreted.py")
+    done = run(
+        *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *quick, file),
+        TRITON_INTERPRET="1",
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert " passed" in done.stdout
+
+
+def compiled(how: str, folder: Path) -> None:
+    """Compile the kernels anew; they must need neither atomics nor local memory."""
+    done = run(str(HERE / "compile_triton.py"), how, TRITON_CACHE_DIR=str(folder))
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    for kernel in made:
+        assert kernel["cubin"] > 1000, kernel
+        assert kernel["shared"] <= SHARED, kernel
+        assert kernel["stack"] == 0, f"registers are spilled: {kernel}"
+        assert kernel["atomics"] == 0, kernel
+        half = kernel["dtype"] in ("fp16", "bf16")
+        assert kernel["tensor_cores"] == (half or "tf32" in kernel.get("precision", "")), kernel
+    seen = {(kernel["kernel"], kernel["dtype"], kernel["capability"]) for kernel in made}
+    assert len(seen) == 2 * 3 * 2
+
+
+@needs_triton
+def test_compiled_for_gpus(tmp_path: Path) -> None:
+    compiled("quick", tmp_path)
+
+
+@needs_triton
+@pytest.mark.thorough
+def test_every_variant_compiled_for_gpus(tmp_path: Path) -> None:
+    compiled("thorough", tmp_path)
+
+
+def test_kernels_are_not_imported_before_they_are_needed() -> None:
+    code = """
+import sys, torch, attendre_core as at
+memory = at.KeyValueMemory(size=4, policy=at.H2O())
+state = memory.init(batch=1, heads=1, head_dim=16, xp="torch")
+x = torch.ones(1, 6, 1, 16)
+state, _ = memory.insert(state, x, x)
+state, _ = memory.attend(state, x, causal=True)
+print([f"attendre_torch.fused.{name}" in sys.modules for name in ("dispatch", "triton_kernels")])
+"""
+    done = run("-c", code)
+    assert done.stdout.strip() == "[True, False]", done.stdout + done.stderr
+
+
+@needs_triton
+def test_interpreting_too_late_is_an_error() -> None:
+    code = """
+import torch, attendre_core as at
+from attendre_core import ops
+from attendre_core.backend import fused_kernels
+memory = at.KeyValueMemory(size=4, policy=at.H2O())
+state = memory.init(batch=1, heads=1, head_dim=16, xp="torch")
+with fused_kernels("interpreted"):
+    memory.attend(state, torch.ones(1, 6, 1, 16))
+"""
+    done = run("-c", code)
+    assert "ConfigError: fused_kernels('interpreted'): Triton was imported" in done.stderr
