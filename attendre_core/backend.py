@@ -291,10 +291,8 @@ def backend_of(array: Array) -> Backend:
     >>> backend_of(np.zeros(3)).name
     'numpy'
     """
-    found = _BY_TYPE.get(type(array))
-    if found is None:
-        found = _backend_of_new_type(type(array))
-    return found
+    kind = type(array)
+    return _BY_TYPE[kind] if kind in _BY_TYPE else _backend_of_new_type(kind)
 
 
 def namespace_of(*arrays: Array) -> Namespace:
@@ -315,7 +313,8 @@ def namespace_of(*arrays: Array) -> Namespace:
     for array in arrays:
         if array is None:
             continue
-        this = _BY_TYPE.get(type(array)) or _backend_of_new_type(type(array))
+        kind = type(array)
+        this = _BY_TYPE[kind] if kind in _BY_TYPE else _backend_of_new_type(kind)
         if found is None:
             found = this
         elif this is not found:
@@ -402,10 +401,10 @@ def op(body: F) -> F:
     @wraps(body)
     def call(*args: Any, **kwargs: Any) -> Any:
         if args and not generic_only():
-            found = _BY_TYPE.get(type(args[0])) or _backend_of_first(args)
-            fast = found.kernels.get(name)
-            if fast is not None:
-                result = fast(*args, **kwargs)
+            kind = type(args[0])
+            kernels = (_BY_TYPE[kind] if kind in _BY_TYPE else _backend_of_first(args)).kernels
+            if name in kernels:
+                result = kernels[name](*args, **kwargs)
                 if result is not NotImplemented:
                     return result
         return body(*args, **kwargs)

@@ -50,7 +50,7 @@ def backend() -> Backend:
             "bounded": kernels.bounded,
             "count_true": kernels.count_true,
             "erf": torch.erf,
-            "fill": or_else(launches.fill, selection.fill),
+            "fill": launches.fill,
             "finite_entries": or_else(launches.finite_entries, kernels.finite_entries),
             "gather_slots": kernels.gather_slots,
             "kth_largest": kernels.kth_largest,

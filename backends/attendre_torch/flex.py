@@ -58,9 +58,9 @@ def _wanted() -> bool | None:
 def attend(pairs: Pairs, value: Tensor) -> Tensor:
     """Attend in one call per term; decline gradients, and what another kernel does as well."""
     wanted = _wanted()
-    if wanted is False or torch.compiler.is_exporting() or _recorded(pairs, value):
-        return NotImplemented
     if wanted is None and not (torch.compiler.is_compiling() and _pays(pairs, value)):
+        return NotImplemented
+    if wanted is False or torch.compiler.is_exporting() or _recorded(pairs, value):
         return NotImplemented
     terms = [term for term in pairs.terms if not _only_ahead(term, pairs.causal)]
     parts = [_of_term(pairs, terms, number, value) for number in range(len(terms))]

@@ -16,7 +16,7 @@ from torch import Tensor
 from attendre_core.ops.admission import SNAP_RANGES
 from attendre_core.ops.dense import mix
 from attendre_torch import kernels
-from attendre_torch.looking import launched
+from attendre_torch.looking import launched, readable
 
 __all__ = [
     "admit",
@@ -39,15 +39,19 @@ def or_else(few: Kernel, other: Kernel | None) -> Kernel:
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         first = args[0]
-        if launched(first if isinstance(first, Tensor) else first[0]):
+        if launched(first[0] if type(first) in (list, tuple) else first):
             return few(*args, **kwargs)
         return NotImplemented if other is None else other(*args, **kwargs)
 
     return kernel
 
 
-def fill(x: Tensor, flags: Tensor, number: float) -> Tensor:
-    """Fill without a tensor for the number."""
+def fill(x: Tensor, flags: Tensor, number: float) -> Any:
+    """Fill without a tensor for the number; where flags may be read, only if one is True."""
+    if type(flags) is Tensor and readable(flags):
+        return NotImplemented if flags.any() else x
+    if not launched(x):
+        return NotImplemented
     shape = torch.broadcast_shapes(x.shape, flags.shape)
     return x.expand(shape).masked_fill(flags, number)
 
