@@ -86,8 +86,8 @@ POSITION_MUTANTS = (
     Mutant(
         "a bias by distance: all heads look up the first column",
         BIAS,
-        "row * (heads * group) + head",
-        "row * (heads * group) + 0 * head",
+        "xp.broadcast_to(columns[None, ...]",
+        "xp.broadcast_to(columns[None, :1, :, :1]",
         f"{SCHEME}[t5]",
     ),
     Mutant(
