@@ -86,8 +86,8 @@ POSITION_MUTANTS = (
     Mutant(
         "a bias by distance: all heads look up the columns of the first",
         BIAS,
-        "columns[None, ...]",
-        "columns[None, :1, ...]",
+        "xp.broadcast_to(columns[None, ...]",
+        "xp.broadcast_to(columns[None, :1, :, :1]",
         f"{SCHEME}[t5]",
     ),
     Mutant(
