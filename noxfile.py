@@ -318,6 +318,23 @@ def transformers_range(session: nox.Session, version: str) -> None:
 
 
 @nox.session(default=False)
+def kvpress(session: nox.Session) -> None:
+    """Compare with kvpress, which needs a transformers that is older than what we allow."""
+    session.install(TORCH)
+    session.install("kvpress==0.5.5", *CONFORMANCE, *EXTRAS["zoo"], "-e", ".")
+    session.run("pytest", "backends/tests/test_torch_kvpress.py", *session.posargs)
+    session.run("pytest", "tests/test_docs_examples.py", "-k", "migration", *session.posargs)
+
+
+@nox.session(name="attention-sinks", default=False)
+def attention_sinks(session: nox.Session) -> None:
+    """Run what the page for migrants shows of attention_sinks, which needs transformers 4.34."""
+    session.install(TORCH)
+    session.install("attention_sinks==0.4.0", "einops")  # einops: it needs it and does not say so
+    session.run("python", "tests/run_peer_snippets.py", "attention_sinks")
+
+
+@nox.session(default=False)
 @nox.parametrize("version", [nox.param(name, id=name) for name in ("lowest", "newest")])
 def versions(session: nox.Session, version: str) -> None:
     """Run the JAX backend and its adapters with the oldest and the newest versions allowed."""

@@ -133,7 +133,7 @@ def _layout(name: str, given: tuple[int, ...], expected: tuple[Any, ...]) -> str
 def _swapped(name: str) -> str:
     return (
         "This looks like (batch, heads, seq, head_dim), the layout of "
-        f"scaled_dot_product_attention. Swap two axes: {name}.swapaxes(1, 2)."
+        f"scaled_dot_product_attention. Transpose it: {name}.swapaxes(1, 2)."
     )
 
 

@@ -35,7 +35,7 @@ CHECKPOINTS = ("model.gguf", "SmolLM2-135M")
 TEXTS = ("book.txt", "article.txt")
 #: Commands of the package whose arguments are parsed but which are not run, and why.
 NOT_RUN = {
-    "attendre bench": "takes minutes; tests/test_benchmark.py runs single rows",
+    "attendre bench": "takes minutes; tests/test_speed.py runs single rows",
     "attendre eval triviaqa": "a published run: a real checkpoint, questions, half an hour",
     "attendre eval perplexity": "a published run: a real checkpoint, a book, half an hour",
     "attendre eval embedding": "a published run: a real checkpoint, a book",

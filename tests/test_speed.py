@@ -177,6 +177,37 @@ def test_results_are_saved_and_made_into_a_page(tmp_path, capsys):
     assert made.with_suffix(".svg").read_text(encoding="utf-8").count("<circle") == 1
 
 
+def test_single_rows_are_measured_again(tmp_path, monkeypatch, capsys):
+    def figure(row, name, median):
+        return Figure(row, name, Target("at most", 2.0), Ratio(median, 1.0, 2.0, 9))
+
+    saved = tmp_path / "bench.json"
+    old = [(1, "torch: a"), (4, "torch: b"), (11, "torch: c"), (4, "jax: b")]
+    facts = {"python": "3.11.0", "threads": 1}
+    Results([figure(*one, 1.0) for one in old], facts, {"4": "why"}, {"numpy: calls": 5}).save(
+        saved
+    )
+    new = [figure(4, "torch: b", 1.5), figure(12, "torch: d", 1.5), figure(12, "torch: e", 1.5)]
+    monkeypatch.setattr("attendre_core.speed.measure_all", lambda *_, **__: iter(new))
+    here = {"python": "3.13.0", "threads": 1}
+    monkeypatch.setattr("attendre_core.speed.environment", lambda *_: here)
+    update = ["bench", "--from", str(saved), "--save", str(saved), "--row", "4", "12"]
+    assert main([*update, "--backend", "torch", "--page", str(tmp_path / "bench.md")]) == 0
+    capsys.readouterr()
+    found = Results.load(saved)
+    assert [(f.row, f.name, f.ratio.median) for f in found.figures] == [
+        (1, "torch: a", 1.0), (4, "torch: b", 1.5), (11, "torch: c", 1.0),
+        (12, "torch: d", 1.5), (12, "torch: e", 1.5), (4, "jax: b", 1.0),
+    ]  # fmt: skip
+    assert found.remarks == {"4": "why"}
+    assert found.counts == {"numpy: calls": 5}
+    assert found.environment == {**facts, "later": {"4": here, "12": here}}
+    assert "Row 12: None, None cores, None, Python 3.13.0" in (tmp_path / "bench.md").read_text()
+    # Measured as the others were, a row needs no remark.
+    again = found.updated(Results(new[:1], facts))
+    assert again.environment == {**facts, "later": {"12": here}}
+
+
 def test_remarks_are_shown_where_a_row_falls_short():
     slow = Figure(3, "a step", Target("at most", 1.0), Ratio(1.5, 1.25, 1.75, 9))
     assert "it is hard" in page(Results((slow,), {}, {"3": "it is hard"}))
@@ -200,4 +231,5 @@ def test_every_row_that_falls_short_says_why():
     results = Results.load(DOCS / "benchmarks.json")
     short = {str(f.row) for f in results.figures if f.verdict == "short"}
     assert short <= set(results.remarks)
-    assert {f.row for f in results.figures} == set(range(1, 12))
+    # Row 12 waits for a quiet machine.
+    assert {f.row for f in results.figures} - {12} == set(range(1, 12))

@@ -39,7 +39,8 @@ _EXAMPLES = """\
   attendre bench --quick
   attendre bench --backend torch --row 1 2
   attendre bench --save bench.json --page bench.md
-  attendre bench --from bench.json --page bench.md"""
+  attendre bench --from bench.json --page bench.md
+  attendre bench --from bench.json --row 12 --save bench.json --page bench.md"""
 
 
 def add_to(commands: Any) -> None:
@@ -74,8 +75,9 @@ def add_to(commands: Any) -> None:
     )  # fmt: skip
     parser.add_argument("--save", metavar="FILE", help="write the results as JSON")
     parser.add_argument(
-        "--from", dest="source", metavar="FILE", help="read saved results instead of measuring"
-    )
+        "--from", dest="source", metavar="FILE",
+        help="read saved results instead of measuring; with --row, measure these and replace them",
+    )  # fmt: skip
     parser.add_argument(
         "--page", metavar="FILE", help="write a Markdown page, and a picture next to it (.svg)"
     )
@@ -92,7 +94,9 @@ def run(arguments: argparse.Namespace) -> None:
             raise ConfigError(f"bench: backend is {name!r}, expected {' or '.join(LIBRARIES)}.")
     if arguments.source:
         results = Results.load(arguments.source)
-        if not arguments.json and not arguments.page:
+        if arguments.row:
+            results = results.updated(_measured(arguments))
+        elif not arguments.json and not arguments.page:
             print(markdown(results.figures), end="")
     else:
         results = _measured(arguments)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from attendre_core.backend import Array, namespace_of
+from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.ops.lookup import take_rows
 from attendre_core.ops.slots import gather_slots
 
@@ -65,6 +65,7 @@ class DistanceBias(NamedTuple):
         columns = xp.permute_dims(self.table, (1, 0, 2))
         columns = xp.broadcast_to(columns[None, ...], (batch, heads, count, group))
         index = xp.reshape(row, (batch, heads, queries * slots))
+        index = xp.astype(index, xp.argsort(numbers(1, row)).dtype)  # the library's for indices
         found = xp.reshape(
             gather_slots(columns, index, axis=2), (batch, heads, queries, slots, group)
         )

@@ -52,6 +52,11 @@ class Figure:
     note: str = ""
 
     @property
+    def library(self) -> str:
+        """The array library, with which the name begins."""
+        return self.name.partition(":")[0]
+
+    @property
     def verdict(self) -> str:
         """``"pass"``, ``"short"`` (the target is missed) or ``"skipped"``."""
         if self.ratio is None:

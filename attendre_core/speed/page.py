@@ -95,9 +95,15 @@ def _counts(counts: Mapping[str, int]) -> str:
 def _environment(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
+    lines = ["## Measured with", "", _machine(facts), ""]
+    for row, other in facts.get("later", {}).items():
+        lines += [f"Row {row}: {_machine(other)}", ""]
+    return "\n".join(lines)
+
+
+def _machine(facts: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {text}" for name, text in facts.get("versions", {}).items())
     return (
-        "## Measured with\n\n"
         f"{facts.get('processor')}, {facts.get('cores')} cores, {facts.get('system')}, Python "
-        f"{facts.get('python')}; {versions}.\n"
+        f"{facts.get('python')}; {versions}."
     )

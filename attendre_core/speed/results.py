@@ -50,7 +50,8 @@ class Results:
     figures
         In the order of the table.
     environment
-        From `environment`.
+        From `environment`. Where rows were measured later elsewhere, ``"later"`` has what is
+        different for them, by row number.
     remarks
         Remarks on rows that fall short, by row number: the profile, the limit, what was tried.
     counts
@@ -70,6 +71,23 @@ class Results:
             "remarks": dict(self.remarks),
             "counts": dict(self.counts),
         }
+
+    def updated(self, new: Results) -> Results:
+        """Return these results with the rows of new ones in place of their own."""
+        measured = {(figure.row, figure.library) for figure in new.figures}
+        figures = [f for f in self.figures if (f.row, f.library) not in measured]
+        for figure in new.figures:
+            same = [i for i, f in enumerate(figures) if f.library == figure.library]
+            before = [i for i in same if figures[i].row <= figure.row]
+            figures.insert((before or same or [len(figures) - 1])[-1] + 1, figure)
+        facts = {name: x for name, x in self.environment.items() if name != "later"}
+        later = dict(self.environment.get("later", {}))
+        for row in sorted({row for row, _ in measured}):
+            later.pop(str(row), None)
+            if new.environment != facts:
+                later[str(row)] = dict(new.environment)
+        facts |= {"later": later} if later else {}
+        return Results(tuple(figures), facts, self.remarks, {**self.counts, **new.counts})
 
     def save(self, path: str | Path) -> None:
         """Write a JSON file."""

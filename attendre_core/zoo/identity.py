@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +15,7 @@ if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
     from attendre_core.zoo.reader import States
 
-__all__ = ["check_identity", "check_windows", "identity_of"]
+__all__ = ["check_identity", "check_windows", "differences", "identity_of"]
 
 #: The fields of `MemoryConfig` when streams were first saved; one of them had another name.
 _FIRST_FIELDS = (
@@ -21,6 +23,8 @@ _FIRST_FIELDS = (
     "encoder_outputs", "layer_policies", "per_head", "protect_recent", "cross_top_k",
 )  # fmt: skip
 _FIRST_NAMES = {"layer_policies": "layers"}
+#: Longest text of a file that is parsed, to compare its fields.
+_LONGEST = 20_000
 
 
 def identity_of(model: Model) -> dict[str, Any]:
@@ -41,9 +45,44 @@ def check_identity(model: Model, saved: SavedArrays) -> None:
         if noted == own or (name == "memory" and noted == _first_repr(model.memory)):
             continue
         raise StateError(
-            f"Model.restore: {saved.path} was saved with {name} = {str(noted)[:400]}, but this "
-            f"model has {own}. Load the same model with the same settings."
+            f"Model.restore: {saved.path} was saved with {differences(name, noted, own)}. Load "
+            "the same model with the same settings."
         )
+
+
+def differences(name: str, noted: Any, own: Any) -> str:
+    """Say in which fields two values differ; dataclasses are given as their ``repr``.
+
+    Examples
+    --------
+    >>> differences("memory", "M(policy=LFA(decay=1), size=8)", "M(policy=LFA(decay=2), size=4)")
+    'memory.policy.decay = 1 (here 2), memory.size = 8 (here 4)'
+    """
+    try:
+        trees = (ast.parse(str(text)[:_LONGEST], mode="eval").body for text in (noted, own))
+        found = list(_differing(name, *trees))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        found = []
+    return ", ".join(found) or _apart(name, str(noted), str(own))
+
+
+def _differing(name: str, noted: ast.expr, own: ast.expr) -> Iterator[str]:
+    if ast.dump(noted) == ast.dump(own):
+        return
+    if not (isinstance(noted, ast.Call) and isinstance(own, ast.Call)) or (
+        ast.dump(noted.func) != ast.dump(own.func) or noted.args or own.args
+    ):
+        yield _apart(name, ast.unparse(noted), ast.unparse(own))
+        return
+    before = {field.arg: field.value for field in noted.keywords}
+    for field in own.keywords:
+        if field.arg in before:  # older versions had fewer fields
+            yield from _differing(f"{name}.{field.arg}", before[field.arg], field.value)
+
+
+def _apart(name: str, noted: str, own: str) -> str:
+    noted, own = (text if len(text) <= 200 else f"{text[:200]} ..." for text in (noted, own))
+    return f"{name} = {noted} (here {own})"
 
 
 def check_windows(model: Model, saved: SavedArrays, states: States) -> None:

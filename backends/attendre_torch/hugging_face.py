@@ -41,8 +41,8 @@ def from_transformers(
     ----------
     model
         A ``PreTrainedModel`` of a type that `attendre_core.zoo` supports, e.g. Llama, Mistral,
-        Qwen2, Qwen3, Gemma 3, T5 or BERT, compiled or not. Tested with transformers 5.0 up to, but
-        not including, 6.
+        Qwen2, Qwen3, Gemma 3, T5 or BERT, compiled or not. Tested with transformers 5.21 up
+        to, but not including, 6.
     memory
         The memories, as in `attendre_core.load`; None is full attention.
     tokenizer

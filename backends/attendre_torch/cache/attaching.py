@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from attendre_core.errors import ConfigError
+from attendre_torch.cache.held import Held
 from attendre_torch.cache.interface import implementations_of, is_ours, stand_before
 
 __all__ = ["attach", "check_attached", "detach", "innermost"]
@@ -16,6 +18,7 @@ class _Before(NamedTuple):
 
     implementations: dict[str, Any]
     prefill_chunk_size: int | None
+    hooks: list[Any]
 
 
 _BEFORE: WeakKeyDictionary[Any, _Before] = WeakKeyDictionary()
@@ -35,8 +38,8 @@ def innermost(model: Any) -> Any:
     return model
 
 
-def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> None:
-    """Let a model attend through our functions.
+def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> bool:
+    """Let a model attend through our functions; returns False if it did so before.
 
     Parameters
     ----------
@@ -48,13 +51,15 @@ def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> None:
     """
     config = getattr(model, "generation_config", None)
     own = getattr(config, "prefill_chunk_size", None)
-    if model not in _BEFORE:
-        _BEFORE[model] = _Before(implementations_of(model.config), own)
+    new = model not in _BEFORE
+    if new:
+        _BEFORE[model] = _Before(implementations_of(model.config), own, _biases_of_held(model))
         if through_us:
             before = _BEFORE[model].implementations
             model.set_attn_implementation({name: stand_before(x) for name, x in before.items()})
     if config is not None and own is None:
         config.prefill_chunk_size = chunk
+    return new
 
 
 def detach(model: Any) -> None:
@@ -62,10 +67,37 @@ def detach(model: Any) -> None:
     before = _BEFORE.pop(model, None)
     if before is None:
         return
+    for hook in before.hooks:
+        hook.remove()
     if is_ours(model.config):
         model.set_attn_implementation(before.implementations)
     if getattr(model, "generation_config", None) is not None:
         model.generation_config.prefill_chunk_size = before.prefill_chunk_size
+
+
+def _biases_of_held(model: Any) -> list[Any]:
+    """Let Bloom compute its bias for the keys that it gets, not for all that its mask covers.
+
+    Returns the hooks that do this.
+    """
+    name = "build_alibi_tensor"
+
+    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
+        layers = getattr(kwargs.get("past_key_values"), "layers", None)
+        if layers and isinstance(layers[0], Held):
+            setattr(module, name, partial(_bias_of_held, getattr(module, name), layers[0]))
+
+    def after(module: Any, *_: Any) -> None:
+        vars(module).pop(name, None)
+
+    parts = [part for part in model.modules() if hasattr(part, name)]
+    return [part.register_forward_pre_hook(before, with_kwargs=True) for part in parts] + [
+        part.register_forward_hook(after, always_call=True) for part in parts
+    ]
+
+
+def _bias_of_held(make: Any, layer: Held, mask: Any, *args: Any, **options: Any) -> Any:
+    return make(mask[:, layer.forgotten :], *args, **options)
 
 
 def check_attached(model: Any) -> None:

@@ -74,22 +74,33 @@ class AttendreCache(Cache):  # type: ignore[misc]
         group = group_of_model(model)
         for layer in self.memories.values():
             layer.head_group = group
-        self.attach(model)
-        self._find_rotations(model)
+        self._attached_first = self._attach(model)
+        try:
+            self._find_rotations(model)
+        except BaseException:
+            self._put_back()
+            raise
 
     # ---------------------------------------------------------------- the model
 
     def attach(self, model: Any) -> None:
         """Let a model attend through this cache (again)."""
-        model = innermost(model)
+        self._attach(innermost(model))
+
+    def _attach(self, model: Any) -> bool:
         chunk = self.memory.chunk if reads_in_chunks(model, self.layers) else None
-        attach(model, chunk, through_us=bool(self.memories))
+        return attach(model, chunk, through_us=bool(self.memories))
 
     def detach(self) -> None:
         """Give the model back the attention implementation that it had."""
         model = self._model()
         if model is not None:
             detach(model)
+
+    def _put_back(self) -> None:
+        """Detach, unless the model had been attached to another cache before this one."""
+        if self._attached_first:
+            self.detach()
 
     def _find_rotations(self, model: Any) -> None:
         """Tell the layers how the model rotates, if the memory's positions need it."""
@@ -163,14 +174,14 @@ class AttendreCache(Cache):  # type: ignore[misc]
         The file is written under another name and then moved, so it is never incomplete. If the
         model's heads are spread over processes, each saves its own heads, in a file of its own.
         """
-        save_layers(path, self.layers, self._known_model("save"), self.memory.name)
+        save_layers(path, self.layers, self._known_model("save"), self.memory)
 
     def restore(self, path: str | Path) -> AttendreCache:
         """Continue from a file that `save` wrote with the same model and memory; returns itself."""
         model = self._known_model("restore")
         scratch = AttendreCache(model, self.memory)
         read_one_token(model, scratch)
-        restore_layers(path, self.layers, scratch.layers, model, self.memory.name)
+        restore_layers(path, self.layers, scratch.layers, model, self.memory)
         return self
 
     def _known_model(self, what: str) -> Any:
@@ -223,4 +234,4 @@ def bounded(model: Any, memory: MemoryConfig | str | int) -> Iterator[AttendreCa
         yield cache
     finally:
         hook.remove()
-        cache.detach()
+        cache._put_back()

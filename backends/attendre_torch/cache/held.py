@@ -18,7 +18,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Policy
 from attendre_core.presets import MemoryConfig
 
-__all__ = ["HELD_LAYERS", "needs_no_queries"]
+__all__ = ["HELD_LAYERS", "Held", "needs_no_queries"]
 
 
 def needs_no_queries(memory: MemoryConfig) -> bool:
@@ -29,7 +29,7 @@ def needs_no_queries(memory: MemoryConfig) -> bool:
     )
 
 
-class _Held:
+class Held:
     """Makes a growing layer hold M entries; mixed into transformers' own layers."""
 
     is_croppable = False
@@ -94,6 +94,11 @@ class _Held:
         kept = stays.nonzero()[:, 0]
         return positions[kept], kept
 
+    @property
+    def forgotten(self) -> int:
+        """How many of the tokens that arrived are not held."""
+        return self.seen - len(self._positions)
+
     def get_seq_length(self) -> int:
         """Return how many tokens arrived, not how many are held."""
         return self.seen
@@ -105,8 +110,7 @@ class _Held:
         that, or the same: the mask lets all queries see them.
         """
         count = query_length if isinstance(query_length, int) else query_length.shape[0]
-        held = len(self._positions)
-        return held + count, self.seen - held
+        return len(self._positions) + count, self.forgotten
 
     def reset(self) -> None:
         """Forget everything."""
@@ -135,7 +139,7 @@ def no_way_back() -> ConfigError:
 _GROWING = ("DynamicLayer", "DynamicIndexedLayer", "LinearAttentionAndFullAttentionLayer")
 #: Layer of transformers to the class that takes its place; older versions lack some.
 HELD_LAYERS: dict[type, type] = {
-    getattr(cache_utils, name): new_class(f"Held{name}", (_Held, getattr(cache_utils, name)))
+    getattr(cache_utils, name): new_class(f"Held{name}", (Held, getattr(cache_utils, name)))
     for name in _GROWING
     if hasattr(cache_utils, name)
 }

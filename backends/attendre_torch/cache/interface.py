@@ -139,6 +139,7 @@ def _mask_before(original: str) -> Callable[..., Any]:
     ) -> Any:
         asked = ASKED.get()
         ASKED.set(None)
+        # Before transformers 5.3, which kvpress needs, there was a cache_position in its place.
         name, given = original, {} if q_length is None else {"q_length": q_length}
         count = options["cache_position"].shape[0] if q_length is None else q_length
         if asked is not None and asked[1:] == (count, kv_length):

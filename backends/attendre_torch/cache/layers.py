@@ -120,6 +120,12 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
         """Return the sizes of a mask over everything that arrived."""
         count = query_length if isinstance(query_length, int) else query_length.shape[0]
+        if count == 0:
+            raise ConfigError(
+                f"AttendreCache: the cache has read {self.seen} tokens, and there is none after "
+                "them. Pass the whole text, what was read and written before included, or call "
+                "cache.reset() to start another one."
+            )
         ASKED.set(Asked(self, count, self.seen + count))
         return self.seen + count, 0
 
@@ -365,8 +371,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             self.state = tree_map(change, self.state)
 
 
-#: Layers with states of linear attention, alone and beside keys and values; transformers 5.0 has
-#: none.
+#: Layers with states of linear attention, alone and beside keys and values; transformers before
+#: 5.3, which kvpress needs, has none.
 _Linear: Any = getattr(cache_utils, "LinearAttentionLayer", object)
 _LinearAndFull: Any = getattr(cache_utils, "LinearAttentionAndFullAttentionLayer", object)
 

@@ -6,6 +6,8 @@ import sys
 from inspect import signature
 from typing import Any
 
+import transformers
+from packaging.version import Version
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from attendre_core.errors import ConfigError
@@ -24,6 +26,17 @@ _REFUSED = {
     "doge": "it computes its masks from the values of all tokens",
     "qwen4_exp": "it keeps the positions of all tokens to find those it attends to",
     "qwen4_exp_text": "it keeps the positions of all tokens to find those it attends to",
+}
+
+#: What models without ``past_key_values`` take in its place, and what follows.
+_OTHER_STATES = {
+    "cache_params": "its recurrent state (cache_params) is of fixed size anyway",
+    "state": "its recurrent state (state) is of fixed size anyway",
+    "mems": "it keeps hidden states (mems) in place of keys and values, as many as its own mem_len "
+    "says",
+    "past_buckets_states": "it keeps hidden states and their hashes (past_buckets_states) in place "
+    "of keys and values",
+    "cache": "generate gives it no cache: it reads the whole text again for every token",
 }
 
 
@@ -62,7 +75,8 @@ def _reason(model: Any, config: Any) -> str | None:
     if getattr(config, "is_encoder_decoder", False) and "encoder_outputs" in parameters:
         return "it is an encoder-decoder; load it with attendre_core.load instead"
     if "past_key_values" not in parameters:
-        return "it takes no cache of keys and values (past_key_values), so nothing grows"
+        found = (why for name, why in _OTHER_STATES.items() if name in parameters)
+        return next(found, "it has no cache: it reads the whole text again for every token")
     supports = getattr(model, "_supports_default_dynamic_cache", None)
     if supports is not None and not supports():
         return "it works only with a cache class of its own"
@@ -91,8 +105,8 @@ def _held(model: Any, number: int, own: Any, memory: MemoryConfig) -> Any:
         )
     if not hasattr(sys.modules[type(model).__module__], "create_causal_mask"):
         raise ConfigError(
-            f"AttendreCache: {name} cannot be bounded: it computes its attention inside its own "
-            "layers, with masks for all tokens, held or not."
+            f"AttendreCache: {name} cannot be bounded: it computes its attention and its masks "
+            "inside its own layers, for a cache that holds all tokens."
         )
     if not needs_no_queries(memory):
         raise ConfigError(
@@ -108,10 +122,9 @@ def _held(model: Any, number: int, own: Any, memory: MemoryConfig) -> Any:
 def reads_in_chunks(model: Any, layers: list[Any]) -> bool:
     """Whether ``generate`` can be told to read a prompt in chunks.
 
-    Not all models continue recurrent states by chunks, and generate of transformers 5.0 miscounts
-    positions then.
+    Not all models continue recurrent states by chunks, and generate of transformers before 5.21
+    reads again by chunks what a cache has read.
     """
-    prefill = getattr(type(model), "_prefill", None)
     plain = all(
         type(x) is MemoryLayer or getattr(x, "is_sliding", False)
         for x in layers
@@ -119,8 +132,8 @@ def reads_in_chunks(model: Any, layers: list[Any]) -> bool:
     )
     plain = plain and any(type(x) is MemoryLayer for x in layers)  # windows need no chunks
     own = type(model).generate.__module__ != "transformers.generation.utils"
-    counts = prefill is not None and "is_first_iteration" in signature(prefill).parameters
-    return plain and counts and not own
+    continues = Version(transformers.__version__) >= Version("5.21")
+    return plain and continues and not own
 
 
 def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:

@@ -94,10 +94,21 @@ def _measured(model: Any, make_cache: Any, length: int) -> dict[int, MeasuredRot
     return found
 
 
-def read_one_token(model: Any, cache: Any, **options: Any) -> None:
-    """Let a model read one token from the middle of its vocabulary, where no special ones are."""
-    table = model.get_input_embeddings().weight
-    token = torch.full((1, 1), table.shape[0] // 2, device=table.device)
+def read_one_token(model: Any, cache: Any, place: int | None = None) -> None:
+    """Let a model read one token from the middle of its vocabulary, where no special ones are.
+
+    Parameters
+    ----------
+    place
+        Its position; None leaves it to the model.
+    """
+    embedding = model.get_input_embeddings()
+    device = embedding.weight.device
+    if device.type == "meta":  # accelerate fetches the weights of this module when it is called
+        hook = getattr(embedding, "_hf_hook", None)
+        device = getattr(hook, "execution_device", None) or device
+    token = torch.full((1, 1), embedding.weight.shape[0] // 2, device=device)
+    options = {} if place is None else {"position_ids": torch.full_like(token, place)}
     training = model.training
     model.eval()
     try:
@@ -109,7 +120,7 @@ def read_one_token(model: Any, cache: Any, **options: Any) -> None:
 
 def _keys_at(model: Any, cache: Any, place: int) -> dict[int, Tensor]:
     """Return the keys of one token at a position, (kv_heads, head_dim), by layer."""
-    read_one_token(model, cache, position_ids=torch.tensor([[place]]).to(model.device))
+    read_one_token(model, cache, place)
     return {
         number: layer.state.kv.key[0][:, layer.state.kv.valid[0], :][:, 0, :].float()
         for number, layer in cache.memories.items()

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from attendre_core.backend import backend
 from attendre_core.errors import StateError
+from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
+from attendre_core.zoo.identity import differences
 from attendre_core.zoo.saving import (
     SavedArrays,
     fingerprint,
@@ -27,7 +29,7 @@ from attendre_core.zoo.saving import (
 __all__ = ["restore_layers", "save_layers"]
 
 
-def save_layers(path: str | Path, layers: Sequence[Any], model: Any, memory: str) -> None:
+def save_layers(path: str | Path, layers: Sequence[Any], model: Any, memory: MemoryConfig) -> None:
     """Write all tensors and numbers of all layers."""
     tree = {str(number): tensors_of(layer) for number, layer in enumerate(layers)}
     notes = {**_identity(model, memory), "layers": [_numbers_of(layer) for layer in layers]}
@@ -35,7 +37,11 @@ def save_layers(path: str | Path, layers: Sequence[Any], model: Any, memory: str
 
 
 def restore_layers(
-    path: str | Path, layers: Sequence[Any], scratch: Sequence[Any], model: Any, memory: str
+    path: str | Path,
+    layers: Sequence[Any],
+    scratch: Sequence[Any],
+    model: Any,
+    memory: MemoryConfig,
 ) -> None:
     """Read what `save_layers` wrote.
 
@@ -49,9 +55,10 @@ def restore_layers(
     saved = read_arrays(path)
     for name, own in _identity(model, memory).items():
         if saved.notes.get(name) != own:
+            told = differences(name, saved.notes.get(name), own)
             raise StateError(
-                f"AttendreCache.restore: {path} was saved with {name} = "
-                f"{str(saved.notes.get(name))[:200]}, but this cache has {own}."
+                f"AttendreCache.restore: {path} was saved with {told}. Make the cache for the "
+                "same model with the same memory."
             )
     noted = saved.notes.get("layers")
     if not isinstance(noted, list) or len(noted) != len(layers):
@@ -85,13 +92,17 @@ def _numbers_of(layer: Any) -> dict[str, Any]:
     return {name: value for name, value in vars(layer).items() if type(value) in (int, bool)}
 
 
-def _identity(model: Any, memory: str) -> dict[str, Any]:
+def _identity(model: Any, memory: MemoryConfig) -> dict[str, Any]:
     stored = model.state_dict().values()
     every = [x.to_local() if hasattr(x, "to_local") else x for x in stored]  # of this process
-    weights = [x for x in every if x.is_floating_point() and x.numel()]
+    weights = [
+        x
+        for x in every
+        if x.is_floating_point() and x.numel() and not x.is_meta  # meta: offloaded
+    ]
     return {
         "cache of": type(model).__name__,
-        "memory": memory,
+        "memory": repr(memory),
         "weights": fingerprint(weights, backend("torch").to_numpy),
     }
 
