@@ -8,7 +8,7 @@ import numpy as np
 
 from attendre_core import numba_kernels
 from attendre_core.backend import Array, Backend
-from attendre_core.eager import numpy_kernels, parts, selection, tables
+from attendre_core.eager import numpy_kernels, parts, selection
 from attendre_core.errors import ConfigError
 
 __all__ = ["numpy_backend", "strict_backend"]
@@ -27,7 +27,6 @@ def numpy_backend() -> Backend:
         kernels={
             **{name: getattr(numpy_kernels, name) for name in numpy_kernels.__all__},
             "logits": parts.logits,
-            "table": tables.table,
             "top_k_threshold": selection.top_k_threshold,
             **(numba_kernels.KERNELS if numba_kernels.installed() else {}),
         },

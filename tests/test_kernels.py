@@ -245,8 +245,11 @@ CASES: dict[str, list[Case]] = {
 }
 #: Kernels that decline unless they are asked for.
 ON_DEMAND = {
-    "jax": {"approximate_threshold", "attend_top_k", "pool_pairs"},
-    "torch": {"pool_pairs"},
+    "jax": {
+        *("approximate_threshold", "attend_top_k", "pool_pairs"),
+        *("count_true", "finite_entries", "over_heads"),  # inside of head_axis
+    },
+    "torch": {"over_heads", "pool_pairs"},
 }
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ __all__ = [
     "lowest",
     "masked_softmax",
     "mean_less_deviations",
+    "over_heads",
     "push_slots",
     "rms_norm",
     "rotate_halves",
     "running_count",
     "sum_logits",
+    "table",
     "write_slots",
 ]
 
@@ -239,3 +242,23 @@ def sum_logits(pairs: Pairs, weight: Array | None = None) -> Array:
     factor = factor if weight is None else factor * weight
     total = np.matmul(factor[:, None, None, None, :], query)[:, :, :, 0, :]
     return np.matmul(total, key.swapaxes(2, 3))
+
+
+def over_heads(x: Array, how: str = "sum", *, per_head: bool = False) -> Array:
+    """Combine heads by a method of the array."""
+    axes = (2,) if per_head else (1, 2)
+    if how == "mean":
+        return x.sum(axis=axes) / np.prod([x.shape[axis] for axis in axes], dtype=x.dtype)
+    return getattr(x, how)(axis=axes)
+
+
+def table(like: Array, make: Callable[..., Any], *spec: Hashable, dtype: Any) -> Array:
+    """Make a table once for each dtype; it is read-only."""
+    return _kept(make, spec, dtype)
+
+
+@lru_cache(maxsize=256)
+def _kept(make: Callable[..., Any], spec: tuple[Hashable, ...], dtype: Any) -> Array:
+    made = np.array(make(*spec), dtype=dtype)
+    made.flags.writeable = False
+    return made

@@ -50,8 +50,10 @@ def fill(x: Tensor, flags: Tensor, number: float) -> Any:
     """Fill without a tensor for the number; where flags may be read, only if one is True."""
     if type(flags) is Tensor and readable(flags):
         return NotImplemented if flags.any() else x
-    if not launched(x):
-        return NotImplemented
+    return _filled(x, flags, number) if launched(x) else NotImplemented
+
+
+def _filled(x: Tensor, flags: Tensor, number: float) -> Tensor:
     shape = torch.broadcast_shapes(x.shape, flags.shape)
     return x.expand(shape).masked_fill(flags, number)
 
@@ -126,7 +128,7 @@ def attend_top_k(
     """Attend to the top K, with a softmax that gives zeros to rows without any; decline passes."""
     if passes is not None:
         return NotImplemented
-    masked = fill(logits, ~allowed, -math.inf)
+    masked = _filled(logits, ~allowed, -math.inf)
     threshold, oldest, used = _top_k(masked.detach(), k, order)
     weights = torch.ops.aten._safe_softmax(masked.masked_fill(~used, -math.inf), -1)
     return mix(weights, value), threshold, oldest
