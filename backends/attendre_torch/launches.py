@@ -72,7 +72,8 @@ def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
 
 def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
     """Give scores that do not count a value that changes nothing, instead of masking each sum."""
-    if score.dtype == torch.float32 and records.can(score, counted):
+    same = score.dtype == torch.float32 and score.shape == counted.shape
+    if same and records.can(score, counted):
         start: Tensor = records.mean_less_deviations(score, counted, deviations)
         return start
     slots, left_out = score.shape[-1], ~counted

@@ -62,8 +62,8 @@ def shuffled(rows, count, seed=0):
 # ------------------------------------------------------------------ one by one
 
 
-@pytest.mark.parametrize("slots", [1, 2, 20, 1100])
-@pytest.mark.parametrize("deviations", [0.0, 1.0, 2.5])
+@pytest.mark.parametrize("slots", [1, 20, 1100])
+@pytest.mark.parametrize("deviations", [0.0, 2.5])
 def test_initial_scores(slots, deviations, launched):
     score = noise(2, 3, slots)
     for counted in (flags(2, 3, slots), flags(2, 3, slots, share=2.0), flags(2, 3, slots, share=0)):
@@ -130,7 +130,7 @@ def test_written_entries(dtype, donate, per_head, launched):
 
 
 @drawn(st.integers(1, 3), st.integers(0, 3), st.integers(1, 30), st.integers(0, 99))
-@settings(max_examples=25, **RELAXED)
+@settings(max_examples=10, **RELAXED)
 def test_counts_of_evictions(batch, heads, count, seed):
     lead = (batch, heads) if heads else (batch,)
     rows, slots = batch * max(heads, 1), 30
