@@ -471,8 +471,9 @@ def fused_kernels(mode: str) -> Any:
     ----------
     mode
         ``"auto"``, the default: on an accelerator, where a policy pools softmax weights or no
-        other kernel sums logits. ``"on"``: wherever they can run, also to attend only. ``"off"``:
-        nowhere. ``"interpreted"``: on the CPU, step by step and very slowly, for tests.
+        other kernel sums logits, and in eager PyTorch for the records of a memory. ``"on"``:
+        wherever they can run, also to attend only. ``"off"``: nowhere. ``"interpreted"``: on the
+        CPU, step by step and very slowly, for tests.
 
     Examples
     --------

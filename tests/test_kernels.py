@@ -115,6 +115,20 @@ CASES: dict[str, list[Case]] = {
         )
     ],
     "bounded": [case(np.concatenate([ODD, [np.nan]]).astype(np.float32), 1e30)],
+    "count_evicted": [
+        case(
+            [shuffled(2), shuffled(2)],
+            [flags(*lead, 9), shuffled(*lead, 9)],
+            slot,
+            [flags(*lead, 4), shuffled(*lead, 4) + 6],
+            write,
+            np.asarray([5, 7], np.int32),
+        )
+        for lead, slot, write in (
+            ((2,), SLOTS, WRITE),
+            ((2, 1), SLOTS[:, None], WRITE[:, None]),
+        )
+    ],
     "count_true": [
         case(flags(3, 4, 5), axis=-1),
         case(flags(3, 4, 5), axis=(1, 2)),
@@ -190,6 +204,10 @@ CASES: dict[str, list[Case]] = {
         case([normal(2, 5)], [normal(2, 3, seed=1)], normal(2, 8, seed=2), shuffled(2, 8)),
     ],
     "rms_norm": [case(normal(2, 3, 8), normal(8, seed=1), 1e-5)],
+    "rotate_at": [
+        case(normal(2, 3, 8), shuffled(2, 3), normal(4, seed=1)),
+        case(normal(2, 3, 2, 5, 8), -shuffled(2, 1, 1, 5), normal(4, seed=1)),
+    ],
     "rotate_halves": [
         case(normal(2, 3, 8), normal(3, 4, seed=1), normal(3, 4, seed=2)),
         case(normal(1, 8), normal(3, 4, seed=1), normal(3, 4, seed=2)),
@@ -249,7 +267,7 @@ ON_DEMAND = {
         *("approximate_threshold", "attend_top_k", "pool_pairs"),
         *("count_true", "finite_entries", "over_heads"),  # inside of head_axis
     },
-    "torch": {"over_heads", "pool_pairs"},
+    "torch": {"over_heads", "pool_pairs"} | {"count_evicted", "rotate_at"},  # without Triton
 }
 
 

@@ -17,6 +17,7 @@ __all__ = [
     "admit",
     "attend",
     "bounded",
+    "count_evicted",
     "count_true",
     "fill",
     "finite_entries",
@@ -29,6 +30,7 @@ __all__ = [
     "over_heads",
     "push_slots",
     "rms_norm",
+    "rotate_at",
     "rotate_halves",
     "running_count",
     "sum_logits",
@@ -94,6 +96,24 @@ def rms_norm(x: Array, weight: Array, eps: float) -> Array:
 def count_true(flags: Array, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Array:
     """Sum the booleans directly."""
     return np.sum(flags, axis=axis, keepdims=keepdims, dtype=np.int32)
+
+
+def count_evicted(
+    counts: tuple[Array, Array],
+    held: tuple[Array, Array],
+    slot: Array,
+    new: tuple[Array, Array],
+    write: Array,
+    since: Array,
+) -> tuple[Array, Array]:
+    """Sum the booleans directly."""
+    (evictions, refusals), axes = counts, tuple(range(1, slot.ndim))
+    gone, arrival = (
+        np.where(write, gather_slots(x, slot, axis=slot.ndim - 1), y)
+        for x, y in zip(held, new, strict=True)
+    )
+    late = gone & (arrival >= since.reshape(since.shape + (1,) * len(axes)))
+    return evictions + count_true(gone, axis=axes), refusals + count_true(late, axis=axes)
 
 
 def running_count(flags: Array) -> Array:
@@ -208,6 +228,12 @@ def admit(
     since = np.take_along_axis(order, slot, axis=-1)
     higher = (new_primary > held) | ((new_primary == held) & (new_order > since))
     return slot, higher & (new_primary > -np.inf)
+
+
+def rotate_at(x: Array, position: Array, frequency: Array) -> Array:
+    """Rotate with the kernel of `rotate_halves`."""
+    angle = position.astype(x.dtype)[..., None] * frequency
+    return rotate_halves(x, np.cos(angle), np.sin(angle))
 
 
 def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:

@@ -122,10 +122,10 @@ class AttendreLayer(LayerSpec):
         self, state: LayerState, chunk: Chunk, *options: Any
     ) -> tuple[LayerState, LayerOutput]:
         encoding_params, policy_params, donate = options
+        entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
-        entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
         more = {"aux": document, "policy_params": policy_params}
         record = None
         if self.trace:
@@ -296,5 +296,4 @@ class AttendreLayer(LayerSpec):
 
 def _flags(position: Array, valid: Array | None) -> Array:
     """Return which positions are valid; without flags, all are."""
-    xp = backend_of(position).xp
-    return xp.ones_like(position, dtype=xp.bool) if valid is None else valid
+    return position == position if valid is None else valid

@@ -114,7 +114,7 @@ def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
             f"{type(policy).__name__}.enter: returned shape {given}, expected {per_row}, one "
             f"score for each row, or {per_entry}, one for each new entry."
         )
-    start = xp.astype(start, stored.score.dtype)
+    start = xp.astype(start, stored.score.dtype, copy=False)
     if given == per_entry:
         finite = checks.finite_scores(f"{type(policy).__name__}.enter", start, new.enter)
         start = xp.where(finite, start, xp.zeros_like(start))
@@ -150,16 +150,16 @@ def rank(
     pinned = entries.pinned
     if sinks:
         pinned = pinned | ((arrival < sinks) & (arrival >= 0))
-    empty = ~entries.valid
-    by_arrival = [pinned, empty]
+    by_arrival = [pinned]
     if protect_recent:
         first = xp.reshape(clock - protect_recent, clock.shape + (1,) * (arrival.ndim - 1))
         recent = arrival >= first
         primary = ops.fill(primary, recent, bound)
         by_arrival.append(recent)
     primary = ops.fill(primary, pinned, float("inf"))
-    primary = ops.fill(primary, empty, -float("inf"))
+    primary = xp.where(entries.valid, primary, -float("inf"))
     if order is not arrival:
+        order = xp.where(entries.valid, order, arrival)
         for flags in by_arrival:
             order = xp.where(flags, arrival, order)
     return Rank(primary, order)
@@ -230,14 +230,11 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
     xp = namespace_of(state.key)
     new, slot, write, since, refused = exchange
     axis = slot.ndim - 1
-    gone = xp.where(write, ops.gather_slots(state.valid, slot, axis=axis), new.valid)
-    arrival = xp.where(write, ops.gather_slots(state.arrival, slot, axis=axis), new.arrival)
-    late = arrival >= xp.reshape(since, since.shape + (1,) * axis)
-    axes = tuple(range(1, axis + 1))
-    evictions = state.evictions + ops.count_true(gone, axis=axes)
-    refusals = state.refusals + ops.count_true(gone & late, axis=axes)
+    counts, held = (state.evictions, state.refusals), (state.valid, state.arrival)
+    entries = (new.valid, new.arrival)
+    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
     if refused is not None:
-        without_slot = ops.count_true(refused.valid, axis=axes)
+        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, axis + 1)))
         evictions, refusals = evictions + without_slot, refusals + without_slot
     key, value = ops.write_slots(
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate

@@ -19,14 +19,14 @@ __all__ = ["Reading", "gather_top_k", "observe", "places_of", "read"]
 class Reading(NamedTuple):
     """The queries of one step, checked and ready to attend.
 
-    ``usable`` queries are valid and finite, ``broken`` ones valid but not finite. ``pairs`` holds
-    the queries against the stored entries, ``attention`` is the policy's view of them.
+    ``unusable`` queries are invalid or not finite, ``broken`` ones valid but not finite. ``pairs``
+    holds the queries against the stored entries, ``attention`` is the policy's view of them.
     """
 
     attention: Attention
     pairs: ops.Pairs
     value: Array
-    usable: Array
+    unusable: Array
     broken: Array
     dtype: Any
 
@@ -51,7 +51,8 @@ class Reading(NamedTuple):
     def _public(self, output: Array) -> Array:
         xp = namespace_of(output)
         output = ops.ungrouped(output)
-        output = ops.fill(output, ~self.usable[:, :, None, None], 0.0)
+        if self.unusable is not self.broken:
+            output = ops.fill(output, self.unusable[:, :, None, None], 0.0)
         output = ops.fill(output, self.broken[:, :, None, None], float("nan"))
         return xp.astype(output, self.dtype, copy=False)
 
@@ -89,10 +90,11 @@ def read(
         position = checks.positions(where, "position", position)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
     usable = finite if full else valid & finite
-    broken = ~finite if full else valid & ~finite
+    unusable = ~usable
+    broken = unusable if full else valid & unusable
     scale = dim**-0.5 if scale is None else scale
     rows = wide(ops.grouped(query, heads)) * scale
-    rows = ops.fill(rows, ~usable[:, None, None, :, None], 0.0)
+    rows = ops.fill(rows, unusable[:, None, None, :, None], 0.0)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)
     encoded = (encoding or Encoding()).encode(rows, state.key, places, encoding_params)
@@ -110,7 +112,7 @@ def read(
         pairs, state.value, position, Stored(*state[:10], state.policy_state, policy_params),
         state.latest_query, lambda: rows / scale, top_k, passes,
     )  # fmt: skip
-    return Reading(attention, pairs, state.value, usable, broken, query.dtype)
+    return Reading(attention, pairs, state.value, unusable, broken, query.dtype)
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:

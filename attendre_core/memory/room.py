@@ -46,7 +46,7 @@ def make_room(
     place = xp.where(broken, room, numbers(room, before)) - before
     slot = ops.gather_slots(lowest, xp.astype(place, lowest.dtype), axis=lowest.ndim - 1)
     some = xp.reshape(new.count > 0, new.count.shape + (1,) * (slot.ndim - 1))
-    write = some & ~broken
+    write = new.enter if new.full else some & ~broken
     (survives,) = ops.write_slots(
         [state.valid], slot, [xp.zeros_like(write)], write, axis=slot.ndim - 1
     )

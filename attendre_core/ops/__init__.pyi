@@ -14,6 +14,7 @@ from attendre_core.ops.heads import over_heads as over_heads
 from attendre_core.ops.layers import erf as erf
 from attendre_core.ops.layers import linear as linear
 from attendre_core.ops.layers import rms_norm as rms_norm
+from attendre_core.ops.layers import rotate_at as rotate_at
 from attendre_core.ops.layers import rotate_halves as rotate_halves
 from attendre_core.ops.layers import silu as silu
 from attendre_core.ops.lookup import take_rows as take_rows
@@ -36,6 +37,7 @@ from attendre_core.ops.selection import lowest as lowest
 from attendre_core.ops.selection import select_top_k as select_top_k
 from attendre_core.ops.selection import top_k as top_k
 from attendre_core.ops.selection import top_k_threshold as top_k_threshold
+from attendre_core.ops.slots import count_evicted as count_evicted
 from attendre_core.ops.slots import fill as fill
 from attendre_core.ops.slots import gather_slots as gather_slots
 from attendre_core.ops.slots import push_slots as push_slots

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attendre_core.backend import Array, namespace_of, op
 
-__all__ = ["erf", "linear", "rms_norm", "rotate_halves", "silu"]
+__all__ = ["erf", "linear", "rms_norm", "rotate_at", "rotate_halves", "silu"]
 
 #: Abramowitz and Stegun, Handbook of Mathematical Functions, formula 7.1.26.
 _RATE = 0.3275911
@@ -92,3 +92,28 @@ def rotate_halves(x: Array, cosine: Array, sine: Array) -> Array:
     half = cosine.shape[-1]
     left, right = x[..., :half], x[..., half:]
     return xp.concat([left * cosine - right * sine, right * cosine + left * sine], axis=-1)
+
+
+@op
+def rotate_at(x: Array, position: Array, frequency: Array) -> Array:
+    """Rotate halves, as in `rotate_halves`, by position times frequency.
+
+    Parameters
+    ----------
+    x
+        (..., 2n).
+    position
+        Integer, broadcastable to the shape of ``x`` without its last axis.
+    frequency
+        (n,), in the dtype of ``x``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> turned = rotate_at(np.asarray([1.0, 2.0]), np.asarray(1), np.asarray([np.pi / 2]))
+    >>> turned.round(6).tolist()
+    [-2.0, 1.0]
+    """
+    xp = namespace_of(x, position, frequency)
+    angle = xp.astype(position, x.dtype)[..., None] * frequency
+    return rotate_halves(x, xp.cos(angle), xp.sin(angle))

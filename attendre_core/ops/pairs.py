@@ -208,8 +208,7 @@ def visible_pairs(pairs: Pairs) -> Array:
     visible = pairs.key_valid[:, :, None, None, :]
     if pairs.causal:
         xp = namespace_of(visible)
-        last = xp.full_like(pairs.key_position, 2**31 - 1)
-        at = xp.where(pairs.key_valid, pairs.key_position, last)
+        at = xp.where(pairs.key_valid, pairs.key_position, 2**31 - 1)
         visible = at[:, :, None, None, :] <= pairs.query_position[..., None]
     return visible if pairs.near is None else visible & pairs.near
 

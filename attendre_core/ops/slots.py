@@ -12,9 +12,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from attendre_core.backend import Array, namespace_of, numbers, op
+from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import lowest
 
-__all__ = ["fill", "gather_slots", "push_slots", "write_slots"]
+__all__ = ["count_evicted", "fill", "gather_slots", "push_slots", "write_slots"]
+
+Two = tuple[Array, Array]
 
 
 def _aligned_index(index: Array, lead: tuple[int, ...]) -> Array:
@@ -153,6 +156,41 @@ def push_slots(
     both = [xp.concat([a, b], axis=1) for a, b in zip(arrays, new, strict=True)]
     kept = [gather_slots(array, index[:, count:], axis=1) for array in both]
     return kept, [gather_slots(array, index[:, :count], axis=1) for array in both]
+
+
+@op
+def count_evicted(counts: Two, held: Two, slot: Array, new: Two, write: Array, since: Array) -> Two:
+    """Add what new entries evict to the counts of evictions and of refusals.
+
+    A new entry evicts what its slot held, or itself if it is not written.
+
+    Parameters
+    ----------
+    counts
+        int32, (batch,): evictions and refusals so far.
+    held, new
+        ``valid`` and ``arrival``, (batch, ..., slots) and (batch, ..., count).
+    slot, write
+        (batch, ..., count), as `attendre_core.ops.admit` returns them.
+    since
+        int32, (batch,): evicted entries with at least this arrival number are refused ones.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> none, yes = np.zeros(1, dtype=np.int32), np.ones((1, 2), dtype=bool)
+    >>> held, new = (yes, np.asarray([[0, 1]])), (yes, np.asarray([[2, 3]]))
+    >>> slot, write = np.asarray([[1, 0]]), np.asarray([[True, False]])
+    >>> count_evicted((none, none), held, slot, new, write, np.asarray([2]))
+    (array([2], dtype=int32), array([1], dtype=int32))
+    """
+    xp, axis = namespace_of(slot, write), slot.ndim - 1
+    gone, arrival = (
+        xp.where(write, gather_slots(x, slot, axis=axis), y) for x, y in zip(held, new, strict=True)
+    )
+    late = arrival >= xp.reshape(since, since.shape + (1,) * axis)
+    axes = tuple(range(1, axis + 1))
+    return counts[0] + count_true(gone, axis=axes), counts[1] + count_true(gone & late, axis=axes)
 
 
 def _aligned_flags(flags: Array, axis: int, ndim: int) -> Array:

@@ -80,12 +80,12 @@ class LFA(Scored):
             past = xp.where(stored.observed, past, xp.zeros_like(past))
         weight = None
         if self.decay != 0:
-            dtype = stored.score.dtype
-            age = xp.astype(attention.latest_before - attention.latest, dtype)
-            past = past * attention.along_slots(xp.exp(self.decay * age))
-            age = xp.astype(attention.position - attention.latest[:, None], dtype)
-            age = xp.where(attention.valid, age, xp.zeros_like(age))
-            weight = xp.exp(self.decay * age)
+            now = attention.latest[:, None]
+            asked = xp.where(attention.valid, attention.position, now)
+            age = xp.concat([attention.latest_before[:, None], asked], axis=1) - now
+            left = xp.exp(self.decay * xp.astype(age, stored.score.dtype))
+            past = past * attention.along_slots(left[:, 0])
+            weight = left[:, 1:]
         nothing = xp.zeros_like(past)
         if self.score == "logits":
             return past + attention.sum_logits(weight, heads=self.heads, unseen=nothing)

@@ -54,8 +54,7 @@ class Attention:
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
         xp = backend.xp
-        none = xp.full_like(position, NO_QUERY)
-        self._present = xp.max(xp.where(self.valid, position, none), axis=-1)
+        self._present = xp.max(xp.where(self.valid, position, NO_QUERY), axis=-1)
         self.latest = xp.maximum(latest_before, self._present)
         self._latest_before = latest_before
 
@@ -226,8 +225,7 @@ class Attention:
         """Return the same view of only the last valid query of each row."""
         xp, pairs = self._xp, self._pairs
         number = numbers(self.valid.shape[-1], self.valid)
-        none = xp.full_like(number, -1)
-        which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)
+        which = xp.max(xp.where(self.valid, number, -1), axis=-1, keepdims=True)
         is_last = number == which
 
         def only(array: Array | None, axis: int) -> Array | None:

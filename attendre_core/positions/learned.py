@@ -56,8 +56,6 @@ class LearnedPositions(Encoding):
         if self.beyond == "wrap":
             row = position % self.length
         else:
-            row = xp.where(
-                position < self.length, position, xp.full_like(position, self.length - 1)
-            )
+            row = xp.where(position < self.length, position, self.length - 1)
             row = xp.where(row < 0, xp.zeros_like(row), row)
         return take_rows(table, xp.astype(row, xp.int32))

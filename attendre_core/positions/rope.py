@@ -7,7 +7,7 @@ from typing import Any
 
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
-from attendre_core.ops.layers import rotate_halves
+from attendre_core.ops.layers import rotate_at, rotate_halves
 from attendre_core.ops.tables import table
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.positions.scaling import Scaling
@@ -82,8 +82,10 @@ class RoPE(Encoding):
         position
             Broadcastable to the shape of ``x`` without its last axis.
         """
-        xp = backend_of(x).xp
-        return self.rotate_by(x, *self.angles(xp.astype(position, x.dtype), x.shape[-1]))
+        if self.interleaved or self.rotary_dim not in (None, x.shape[-1]):
+            position = backend_of(x).xp.astype(position, x.dtype)
+            return self.rotate_by(x, *self.angles(position, x.shape[-1]))
+        return rotate_at(x, position, table(x, _frequencies, self, x.shape[-1], dtype=x.dtype))
 
     def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
         """Return cosine and sine of the angles at a position, (..., pairs of features)."""
@@ -94,19 +96,14 @@ class RoPE(Encoding):
 
     def rotate_by(self, x: Array, cosine: Array, sine: Array) -> Array:
         """Rotate features by the result of `angles`."""
-        rotary = 2 * cosine.shape[-1]
-        if not self.interleaved:
-            if rotary == x.shape[-1]:
-                return rotate_halves(x, cosine, sine)
-            rotated = rotate_halves(x[..., :rotary], cosine, sine)
-        else:
-            xp = backend_of(x).xp
+        xp, rotary = backend_of(x).xp, 2 * cosine.shape[-1]
+        if self.interleaved:
             left, right = x[..., 0:rotary:2], x[..., 1:rotary:2]
             pairs = [left * cosine - right * sine, right * cosine + left * sine]
             rotated = xp.reshape(xp.stack(pairs, axis=-1), (*pairs[0].shape[:-1], rotary))
-            if rotary == x.shape[-1]:
-                return rotated
-        return backend_of(x).xp.concat([rotated, x[..., rotary:]], axis=-1)
+        else:
+            rotated = rotate_halves(x[..., :rotary], cosine, sine)
+        return rotated if rotary == x.shape[-1] else xp.concat([rotated, x[..., rotary:]], axis=-1)
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
         """Rotate queries and keys by their positions."""

@@ -3,7 +3,8 @@
 There, an operation on small arrays takes as long as its launch. The step runs on PyTorch's meta
 device, which computes nothing and whose values cannot be read, as on an accelerator. Counted is
 every ATen operation except views and allocations, which launch nothing; fused attention counts as
-one, though the meta device, which has no such kernel, takes it apart.
+one, though the meta device, which has no such kernel, takes it apart. So does each launch of a
+Triton kernel; `attendre_core.backend.fused_kernels` ``("off")`` counts without Triton.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import array_api_compat.torch as xp
 import numpy as np
 import torch
 
@@ -15,7 +14,7 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import compiling, flex, heads, kernels, launches, sums, tables
+from attendre_torch import compiling, flex, heads, kernels, launches, namespace, sums, tables
 from attendre_torch.fused import dispatch
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
@@ -33,7 +32,7 @@ def backend() -> Backend:
     """Return the backend for `torch.Tensor`."""
     return Backend(
         name="torch",
-        xp=xp,
+        xp=namespace,
         array_types=(torch.Tensor, torch.nn.Parameter),
         to_numpy=_to_numpy,
         from_numpy=_from_numpy,
@@ -48,6 +47,7 @@ def backend() -> Backend:
             "attend": dispatch.attend_or(_attend),
             "attention": kernels.attention,
             "bounded": kernels.bounded,
+            "count_evicted": or_else(launches.count_evicted, None),
             "count_true": kernels.count_true,
             "erf": torch.erf,
             "fill": launches.fill,
@@ -56,11 +56,12 @@ def backend() -> Backend:
             "kth_largest": kernels.kth_largest,
             "linear": torch.nn.functional.linear,
             "logits": parts.logits,
-            "lowest": kernels.lowest,
+            "lowest": or_else(launches.lowest, kernels.lowest),
             "masked_softmax": kernels.masked_softmax,
             "over_heads": heads.over_heads,
             "pool_pairs": dispatch.pool_pairs,
             "rms_norm": kernels.rms_norm,
+            "rotate_at": or_else(launches.rotate_at, None),
             "rotate_halves": kernels.rotate_halves,
             "push_slots": selection.push_slots,
             "running_count": kernels.running_count,

@@ -16,8 +16,9 @@ from torch import Tensor
 from attendre_core.backend import wide
 from attendre_core.eager.parts import groups_of
 from attendre_core.ops.pairs import Pairs, visible_pairs
+from attendre_torch import namespace
 from attendre_torch.half import Inputs, inputs_of
-from attendre_torch.looking import numbers_of, readable
+from attendre_torch.looking import launched, numbers_of, readable
 
 __all__ = [
     "attend",
@@ -111,6 +112,8 @@ def running_count(flags: Tensor) -> Tensor:
     Counted in 64 bits: if all flags are known, the compiler replaces the cumulative sum by a range
     of 64-bit numbers, whatever dtype was requested.
     """
+    if launched(flags):
+        return torch.cumsum(flags, dim=-1, dtype=torch.int32)
     return torch.cumsum(flags, dim=-1).to(torch.int32)
 
 
@@ -269,7 +272,7 @@ def _fused(inputs: Inputs, allowed: Tensor | None) -> Tensor:
     some = _some(allowed)
     if readable(some) and _all(some):
         return output
-    return torch.where(some, output, torch.zeros_like(output))
+    return torch.where(some, output, namespace.zeros_like(output))
 
 
 def _rows_and_mask(query: Tensor, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:

@@ -15,15 +15,19 @@ from torch import Tensor
 
 from attendre_core.ops.admission import SNAP_RANGES
 from attendre_core.ops.dense import mix
-from attendre_torch import kernels
+from attendre_torch import kernels, namespace
+from attendre_torch.fused import records
 from attendre_torch.looking import launched, readable
 
 __all__ = [
     "admit",
     "attend_top_k",
+    "count_evicted",
     "fill",
     "finite_entries",
+    "lowest",
     "mean_less_deviations",
+    "rotate_at",
     "top_k_threshold",
     "write_slots",
 ]
@@ -32,13 +36,14 @@ Kernel = Callable[..., Any]
 #: The key of an entry of rank -inf with the highest order; see `attendre_torch.kernels.keys`.
 _LAST = 2**31 - 1
 _NEVER = -2139095041 * 2**32 + 2**31 - 1
+_DENSE = torch.contiguous_format
 
 
 def or_else(few: Kernel, other: Kernel | None) -> Kernel:
     """Return a kernel that is the first on an accelerator and the other one elsewhere."""
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        first = args[0]
+        first = args[1] if args[0] is None else args[0]
         if launched(first[0] if type(first) in (list, tuple) else first):
             return few(*args, **kwargs)
         return NotImplemented if other is None else other(*args, **kwargs)
@@ -67,6 +72,10 @@ def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
 
 def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:
     """Give scores that do not count a value that changes nothing, instead of masking each sum."""
+    same = score.dtype == torch.float32 and score.shape == counted.shape
+    if same and records.can(score, counted):
+        start: Tensor = records.mean_less_deviations(score, counted, deviations)
+        return start
     slots, left_out = score.shape[-1], ~counted
     number = counted.sum(-1, keepdim=True, dtype=score.dtype)
     highest = score.masked_fill(left_out, -math.inf).amax(-1, keepdim=True)
@@ -91,14 +100,47 @@ def admit(primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor
     if primary.dtype != torch.float32:
         return NotImplemented
     slots, count = order.shape[-1], new_order.shape[-1]
-    key = kernels.keys(
-        torch.cat([primary, new_primary], dim=-1), torch.cat([order, new_order], dim=-1)
-    )
-    worst = torch.topk(key[..., :slots], count, dim=-1, largest=False, sorted=True)
-    best = torch.sort(key[..., slots:], dim=-1, descending=True)
+    if records.can(primary, order, new_primary, new_order):
+        old, new = records.keys(primary, order), records.keys(new_primary, new_order)
+    else:
+        both = torch.cat([primary, new_primary], dim=-1), torch.cat([order, new_order], dim=-1)
+        old, new = kernels.keys(*both).split([slots, count], dim=-1)
+    worst = torch.topk(old, count, dim=-1, largest=False, sorted=True)
+    best = torch.sort(new, dim=-1, descending=True)
     higher = best.values > worst.values.clamp_min(_NEVER)
     slot = torch.empty_like(worst.indices).scatter_(-1, best.indices, worst.indices)
     return slot, torch.empty_like(higher).scatter_(-1, best.indices, higher)
+
+
+def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
+    """Select by a 64-bit key that is made in one launch where there is Triton."""
+    if primary is None or primary.dtype != torch.float32 or not records.can(primary, order):
+        return kernels.lowest(primary, order, count)
+    key = records.keys(primary, order)
+    return torch.topk(key, count, dim=-1, largest=False, sorted=True).indices
+
+
+def rotate_at(x: Tensor, position: Tensor, frequency: Tensor) -> Any:
+    """Rotate in one launch where there is Triton."""
+    if x.dtype != torch.float32 or x.ndim > 5 or not records.can(x, position):
+        return NotImplemented
+    if torch.broadcast_shapes(position.shape, x.shape[:-1]) != x.shape[:-1]:
+        return NotImplemented
+    return records.rotate(x, position, frequency)
+
+
+def count_evicted(
+    counts: tuple[Tensor, Tensor],
+    held: tuple[Tensor, Tensor],
+    slot: Tensor,
+    new: tuple[Tensor, Tensor],
+    write: Tensor,
+    since: Tensor,
+) -> Any:
+    """Count in one launch where there is Triton."""
+    if not records.can(*counts, *held, slot, *new):
+        return NotImplemented
+    return tuple(records.count_evicted(*counts, *held, slot, write, *new, since))
 
 
 def top_k_threshold(masked: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tensor]:
@@ -148,6 +190,8 @@ def write_slots(
     index, write = kernels._aligned(index, lead), kernels._aligned(write, lead)
     if len(arrays) > 2 and all(array.ndim == axis + 1 for array in arrays):
         return _write_records(arrays, index, new, write)
+    if axis == 2 and [x.ndim for x in arrays] == [4, 4] and records.can(*arrays, *new, index):
+        return _write_entries(arrays, index, new, write, donate)
     after = []
     for array, entries in zip(arrays, new, strict=True):
         rest = (1,) * (array.ndim - axis - 1)
@@ -157,6 +201,18 @@ def write_slots(
         in_place = donate and not kernels._recorded(array, entries)
         put = array.scatter_ if in_place else array.scatter
         after.append(put(axis, place, values))
+    return after
+
+
+def _write_entries(
+    arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor, donate: bool
+) -> list[Tensor]:
+    """Write keys and values in one launch."""
+    after = [x if donate and x.is_contiguous() else x.clone(memory_format=_DENSE) for x in arrays]
+    records.write_entries(*after, *new, index, write)
+    for x in after:
+        if not x.is_inference():  # as any in-place operation does
+            torch.autograd.graph.increment_version(x)
     return after
 
 
@@ -172,8 +228,9 @@ def _write_records(
     The results of one size of element are parts of one tensor.
     """
     slots, count = arrays[0].shape[-1], index.shape[-1]
-    entry = torch.arange(slots, slots + count, device=index.device)
-    held = torch.arange(slots, device=index.device).expand(arrays[0].shape)
+    entry = namespace.arange(slots, slots + count, dtype=index.dtype, device=index.device)
+    held = namespace.arange(slots, dtype=index.dtype, device=index.device)
+    held = held.expand(arrays[0].shape)
     source = held.scatter(-1, index, torch.where(write, entry, index))
     after: list[Tensor] = list(arrays)
     for size, bits in _BITS.items():

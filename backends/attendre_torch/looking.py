@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-__all__ = ["as_on_a_device", "launched", "numbers_of", "readable"]
+__all__ = ["as_on_a_device", "launched", "launched_on", "numbers_of", "readable"]
 
 
 class _Pretended(local):
@@ -37,9 +37,16 @@ def as_on_a_device() -> Iterator[None]:
 
 def launched(tensor: Tensor) -> bool:
     """Return whether each operation is a launch of its own: in eager code on an accelerator."""
-    if torch.compiler.is_compiling():
+    if tensor.device.type == "cpu" and not _PRETENDED.launched:
         return False
-    return tensor.device.type != "cpu" or _PRETENDED.launched
+    return not torch.compiler.is_compiling()
+
+
+def launched_on(device: torch.device) -> bool:
+    """Return the same for a device."""
+    if device.type == "cpu" and not _PRETENDED.launched:
+        return False
+    return not torch.compiler.is_compiling()
 
 
 def readable(tensor: Tensor) -> bool:

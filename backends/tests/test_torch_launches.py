@@ -6,10 +6,15 @@ import attendre_core as at
 
 pytest.importorskip("torch")
 
-from attendre_core.speed.torch_launches import launches
+import torch
 
-#: At most so many, over all and over the top 128. Lower a limit when the count falls.
-ALL, TOP = 180, 190
+from attendre_core.backend import backend, fused_kernels
+from attendre_core.speed.torch_launches import launches
+from attendre_torch.looking import as_on_a_device
+
+#: At most so many, over all and over the top 128, with and without Triton. Lower a limit when the
+#: count falls.
+LIMITS = [("auto", None, 90), ("auto", 128, 105), ("off", None, 150), ("off", 128, 165)]
 CASES = [
     (policy, encoding, present, kv_heads)
     for policy in (at.LRA("sum"), at.LFA())
@@ -19,9 +24,60 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("top_k", "most"), [(None, ALL), (128, TOP)])
-def test_a_step_starts_few_operations(top_k, most):
+@pytest.mark.parametrize(("mode", "top_k", "most"), LIMITS)
+def test_a_step_starts_few_operations(mode, top_k, most):
+    if mode == "auto":
+        pytest.importorskip("triton")
     for policy, encoding, present, kv_heads in CASES:
-        counts = launches(policy, encoding, top_k=top_k, present=present, kv_heads=kv_heads)
+        with fused_kernels(mode):
+            counts = launches(policy, encoding, top_k=top_k, present=present, kv_heads=kv_heads)
         told = f"{counts.total()} operations: {counts.most_common()}"
         assert counts.total() <= most, f"{policy}, {encoding}, {present}, {kv_heads}: {told}"
+
+
+# ------------------------------------------------------------------ kept numbers
+
+
+def made(xp, x):
+    device = x.device
+    return [
+        xp.arange(3, dtype=xp.int32, device=device),
+        xp.arange(2, 9, 3, dtype=xp.int64, device=device),
+        xp.full((2, 3), True, dtype=xp.bool, device=device),
+        xp.zeros_like(x),
+        xp.ones_like(x, dtype=xp.bool),
+        xp.full_like(x, -7),
+        xp.where(x > 1, x, 2**31 - 1),
+        xp.where(x > 1, -5, x),
+        xp.where(x > 1, x * 0.5, -float("inf")),
+    ]
+
+
+def test_kept_numbers_are_what_would_be_made():
+    xp, x = backend("torch").xp, torch.arange(4, dtype=torch.int32)
+    plain = made(xp, x)
+    with as_on_a_device():
+        for _ in range(2):
+            for kept, one in zip(made(xp, x), plain, strict=True):
+                assert kept.dtype == one.dtype
+                assert torch.equal(kept, one)
+
+
+def test_a_kept_number_that_was_written_to_is_made_again():
+    xp = backend("torch").xp
+    with as_on_a_device():
+        for x in (torch.zeros(1), torch.zeros(2, 3)):
+            xp.ones_like(x).fill_(5.0)
+            assert (xp.ones_like(x) == 1.0).all()
+
+
+def test_traces_and_transforms_keep_nothing():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    xp = backend("torch").xp
+    with as_on_a_device():
+        with FakeTensorMode():
+            xp.arange(77, dtype=xp.int32, device=torch.device("cpu"))
+        assert type(xp.arange(77, dtype=xp.int32, device=torch.device("cpu"))) is torch.Tensor
+        doubled = torch.func.vmap(lambda x: xp.zeros_like(x) + x + xp.where(x > 0, x, 0.0))
+        assert doubled(torch.ones(2, 3)).sum() == 12

@@ -159,14 +159,14 @@ MEMORY_MUTANTS = (
     Mutant(
         "LFA's latest position counts padding queries",
         VIEW,
-        "self._present = xp.max(xp.where(self.valid, position, none), axis=-1)",
+        "self._present = xp.max(xp.where(self.valid, position, NO_QUERY), axis=-1)",
         "self._present = xp.max(position, axis=-1)",
         "memory/test_rows.py::test_contents_of_padding_change_nothing",
     ),
     Mutant(
         "LRA-last takes the last query even if it is padding",
         VIEW,
-        "which = xp.max(xp.where(self.valid, number, none), axis=-1, keepdims=True)",
+        "which = xp.max(xp.where(self.valid, number, -1), axis=-1, keepdims=True)",
         "which = xp.max(xp.where(self.valid | ~self.valid, number, none), axis=-1, keepdims=True)",
         f"{ORACLE}[lra]",
     ),
@@ -266,9 +266,9 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "admitted share: refused entries are not counted",
-        RANKING,
-        "refusals = state.refusals + ops.count_true(gone & late, axis=axes)",
-        "refusals = state.refusals",
+        "attendre_core/eager/numpy_kernels.py",
+        "refusals + count_true(late, axis=axes)",
+        "refusals",
         "memory/test_oracle.py::test_admitted_share_equals_oracle",
     ),
     # states and rows

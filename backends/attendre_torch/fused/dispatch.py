@@ -20,7 +20,7 @@ from attendre_core.eager.fusing import Mask, can_fuse, factors_of, mask_of
 from attendre_core.ops.pairs import Pairs, Term
 from attendre_torch.fused import launch, traced
 
-__all__ = ["attend_or", "pool_pairs", "sum_logits_or"]
+__all__ = ["attend_or", "has_triton", "pool_pairs", "runs_on", "sum_logits_or"]
 
 _DTYPES = (torch.float16, torch.bfloat16, torch.float32)
 _TYPES = (Tensor, torch.nn.Parameter)
@@ -123,7 +123,7 @@ def _keep(pairs: Pairs, done: _Done) -> _Done:
     return done
 
 
-def _runs_on(tensor: Tensor, mode: str) -> bool:
+def runs_on(tensor: Tensor, mode: str) -> bool:
     """Return whether kernels run on the device of a tensor, and now."""
     if mode == "off":
         return False
@@ -142,11 +142,12 @@ def _runs_on(tensor: Tensor, mode: str) -> bool:
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _fits(device: torch.device) -> bool:
     """Return whether there is Triton, and a device that it compiles these kernels for."""
-    return _has_triton() and _is_recent(device)
+    return has_triton() and _is_recent(device)
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Return whether Triton is installed, and for NVIDIA GPUs."""
     return torch.version.hip is None and find_spec("triton") is not None
 
 
@@ -162,7 +163,7 @@ def _launch() -> Any:
 
 def _can(pairs: Pairs, value: Tensor | None, mode: str) -> bool:
     """Return whether the kernels can compute these pairs, here and now."""
-    if not can_fuse(pairs) or not _runs_on(pairs.terms[0].plain_key, mode):
+    if not can_fuse(pairs) or not runs_on(pairs.terms[0].plain_key, mode):
         return False
     term = pairs.terms[0]
     tensors = [term.plain_query, term.plain_key, *([] if value is None else [value])]

@@ -19,7 +19,10 @@ __all__ = [
     "attend_rows",
     "blocks_for",
     "check_interpreted",
+    "count_of",
+    "on_device",
     "pool_columns",
+    "power_of_2",
 ]
 
 #: The widest head that the kernels hold in registers.
@@ -80,8 +83,8 @@ def attend_rows(
         dtype = torch.promote_types(query.dtype, value.dtype)
         output = query.new_empty((*sums.shape, width), dtype=dtype)
     blocks = blocks_for(group * queries, key.shape[2], dim, width, _bytes(query, value))
-    with _on(query):
-        kernel[(batch * heads * _count(group * queries, blocks.queries),)](
+    with on_device(query):
+        kernel[(batch * heads * count_of(group * queries, blocks.queries),)](
             query, key, value, output, sums, *mask, scale, *query.stride()[:4], *key.stride()[:3],
             *value_strides, *mask_strides, heads, group, queries, key.shape[2], dim, width,
             query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
@@ -126,8 +129,8 @@ def pool_columns(
     weight = None if weight is None else weight.to(torch.float32).contiguous()
     pooled = query.new_empty((batch, heads, group, slots), dtype=torch.float32)
     blocks = blocks_for(queries, slots, dim, 1, query.element_size())
-    with _on(query):
-        kernel[(batch * heads * group * _count(slots, blocks.slots),)](
+    with on_device(query):
+        kernel[(batch * heads * group * count_of(slots, blocks.slots),)](
             query, key, sums, weight, pooled, *mask, scale, *query.stride()[:4], *key.stride()[:3],
             *mask_strides, heads, group, queries, slots, dim,
             how=how, query_block=blocks.queries, slot_block=blocks.slots, key_block=blocks.key,
@@ -148,11 +151,11 @@ def blocks_for(rows: int, slots: int, dim: int, value_dim: int, item: int) -> Bl
     item
         Bytes of a number of the queries.
     """
-    key, value = (max(16, _power(width)) for width in (dim, value_dim))
+    key, value = (max(16, power_of_2(width)) for width in (dim, value_dim))
     sizes = _LARGEST[item]
     most_rows, most_slots, warps = sizes[min(width for width in sizes if width >= max(key, value))]
-    row_block = min(most_rows, max(16, _power(rows)))
-    return Blocks(row_block, min(most_slots, max(16, _power(slots))), key, value, warps)
+    row_block = min(most_rows, max(16, power_of_2(rows)))
+    return Blocks(row_block, min(most_slots, max(16, power_of_2(slots))), key, value, warps)
 
 
 def _kernel(name: str) -> tuple[Any, bool]:
@@ -176,7 +179,8 @@ def _precision() -> str:
     return _PRECISION[torch.get_float32_matmul_precision()]
 
 
-def _on(tensor: Tensor) -> Any:
+def on_device(tensor: Tensor) -> Any:
+    """Return a context in which the device of a tensor is the current one."""
     return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
 
 
@@ -204,10 +208,11 @@ def _bytes(*tensors: Tensor | None) -> int:
     return max(int(x.element_size()) for x in tensors if x is not None)
 
 
-def _power(number: int) -> int:
+def power_of_2(number: int) -> int:
     """Round up to a power of 2."""
     return 1 << (number - 1).bit_length()
 
 
-def _count(size: int, block: int) -> int:
+def count_of(size: int, block: int) -> int:
+    """Return how many blocks there are."""
     return -(-size // block)

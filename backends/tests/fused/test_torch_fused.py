@@ -38,9 +38,9 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @needs_triton
 def test_interpreted_kernels(request: pytest.FixtureRequest) -> None:
     quick = ["--quick"] if request.config.getoption("--quick") else []
-    file = str(HERE / "interpreted.py")
+    files = [str(HERE / name) for name in ("interpreted.py", "interpreted_records.py")]
     done = run(
-        *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *quick, file),
+        *("-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist", *quick, *files),
         TRITON_INTERPRET="1",
     )
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,6 +72,21 @@ def test_compiled_for_gpus(tmp_path: Path) -> None:
 @pytest.mark.thorough
 def test_every_variant_compiled_for_gpus(tmp_path: Path) -> None:
     compiled("thorough", tmp_path)
+
+
+@needs_triton
+def test_kernels_for_records_compiled_for_gpus(tmp_path: Path) -> None:
+    done = run(str(HERE / "compile_records.py"), TRITON_CACHE_DIR=str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = [json.loads(line) for line in done.stdout.splitlines()]
+    assert len(made) == 2 * (4 + 2)
+    for kernel in made:
+        assert kernel["cubin"] > 1000, kernel
+        assert kernel["shared"] <= SHARED, kernel
+        assert kernel["atomics"] == 0, kernel
+        assert not kernel["approximate"], f"not as exact as the plain body: {kernel}"
+        # Sine and cosine of large angles need a few numbers in local memory.
+        assert kernel["stack"] <= (32 if kernel["kernel"] == "rotate" else 0), kernel
 
 
 def test_kernels_are_not_imported_before_they_are_needed() -> None:
