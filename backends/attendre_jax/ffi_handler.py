@@ -63,7 +63,7 @@ def _version(api: int) -> int:
         return _OLDEST
     version = _words(api, _API)[4]
     major = version & 0xFFFFFFFF
-    return version if major == 0 and version < _NEWEST else _NEWEST  # type: ignore[no-any-return]
+    return version if major == 0 and version < _NEWEST else _NEWEST
 
 
 @compiled()
