@@ -18,6 +18,7 @@ __all__ = [
     "add_memory",
     "add_shared",
     "add_tokenizer",
+    "add_writing",
     "one_of",
     "print_json",
     "whole_number",
@@ -62,6 +63,28 @@ def add_tokenizer(parser: Any) -> None:
         "--tokenizer", metavar="PATH",
         help="a tokenizer file, or a folder or .gguf file that has one (the checkpoint's own)",
     )  # fmt: skip
+
+
+def add_writing(parser: Any, most: int) -> Any:
+    """Add how tokens are generated, at most ``most`` by default; return the group."""
+    group = parser.add_argument_group("generation")
+    group.add_argument(
+        "--max-new-tokens", type=whole_number(1), default=most, metavar="T",
+        help=f"generate at most T tokens ({most})",
+    )  # fmt: skip
+    group.add_argument(
+        "--temperature", type=float, default=0.0,
+        help="sampling temperature; 0 takes the likeliest token (0)",
+    )  # fmt: skip
+    group.add_argument(
+        "--top-p", type=float, default=1.0, help="probability mass to sample from (1)"
+    )
+    group.add_argument("--seed", type=whole_number(0), default=0, help="seed for sampling (0)")
+    group.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT",
+        help="stop before this text; may be repeated",
+    )  # fmt: skip
+    return group
 
 
 def add_memory(parser: Any, default: str | None, words: str) -> None:

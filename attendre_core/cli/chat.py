@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import (
     MEMORY_HELP,
-    Parser,
     add_command,
     add_memory,
     add_tokenizer,
-    whole_number,
+    add_writing,
 )
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError, StateError
@@ -77,7 +76,7 @@ def add_to(commands: Any) -> None:
         "a name as above, a size for the system recommended for the model, or 'full' for "
         "full attention without a limit (1024)",
     )
-    _add_writing(parser)
+    add_writing(parser, 256)
     parser.add_argument(
         "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
     )
@@ -88,26 +87,6 @@ def add_to(commands: Any) -> None:
     parser.add_argument(
         "--json", action="store_true", help="print one JSON object per line and message"
     )
-
-
-def _add_writing(parser: Parser) -> None:
-    writing = parser.add_argument_group("generation")
-    writing.add_argument(
-        "--max-new-tokens", type=whole_number(1), default=256, metavar="T",
-        help="generate at most T tokens for an answer (256)",
-    )  # fmt: skip
-    writing.add_argument(
-        "--temperature", type=float, default=0.0,
-        help="sampling temperature; 0 takes the likeliest token (0)",
-    )  # fmt: skip
-    writing.add_argument(
-        "--top-p", type=float, default=1.0, help="probability mass to sample from (1)"
-    )
-    writing.add_argument("--seed", type=whole_number(0), default=0, help="seed for sampling (0)")
-    writing.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT",
-        help="end an answer before this text; may be repeated",
-    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import (
     MEMORY_HELP,
-    Parser,
     add_command,
     add_memory,
     add_shared,
     add_tokenizer,
+    add_writing,
     print_json,
     whole_number,
 )
@@ -87,36 +87,15 @@ def add_to(commands: Any) -> None:
         help="prefix lets a decoder read the text in both directions",
     )
     parser.add_argument("--limit", type=whole_number(1), metavar="T", help="read at most T tokens")
-    _add_writing(parser)
+    add_writing(parser, 64).add_argument(
+        "--beams", type=whole_number(1), default=1, help="beams of a beam search; 1 means none (1)"
+    )
     parser.add_argument(
         "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
     )
     parser.add_argument("--save", metavar="FILE", help="save the state after reading")
     parser.add_argument("--restore", metavar="FILE", help="continue from a saved state")
     add_shared(parser, backend_help="array library to compute with (numpy)")
-
-
-def _add_writing(parser: Parser) -> None:
-    writing = parser.add_argument_group("generation")
-    writing.add_argument(
-        "--max-new-tokens", type=whole_number(1), default=64, metavar="T",
-        help="generate at most T tokens (64)",
-    )  # fmt: skip
-    writing.add_argument(
-        "--temperature", type=float, default=0.0,
-        help="sampling temperature; 0 takes the likeliest token (0)",
-    )  # fmt: skip
-    writing.add_argument(
-        "--top-p", type=float, default=1.0, help="probability mass to sample from (1)"
-    )
-    writing.add_argument("--seed", type=whole_number(0), default=0, help="seed for sampling (0)")
-    writing.add_argument(
-        "--beams", type=whole_number(1), default=1, help="beams of a beam search; 1 means none (1)"
-    )
-    writing.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT",
-        help="stop before this text; may be repeated",
-    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> None:

@@ -64,11 +64,10 @@ def run_template(template: Any, limits: Limits, now: datetime, values: dict[str,
 
 def compiled_template(source: str, where: str) -> Any:
     """Compile a template as transformers does, with guards in its loops."""
-    jinja2 = needed_package("jinja2", where)
-    needed_package("jinja2.sandbox", where)
+    needed_package("jinja2", where)
     guard = _Guard()
-    environment = _environment(jinja2, guard)
-    tree = _guarded_loops(jinja2, environment.parse(source))
+    environment = _environment(guard)
+    tree = _guarded_loops(environment.parse(source))
     code = environment.compile(tree, filename="chat template")
     return environment.template_class.from_code(environment, code, environment.make_globals(None))
 
@@ -169,7 +168,7 @@ def _sized(value: Any) -> bool:
     return isinstance(value, (str, list, tuple))
 
 
-def _environment(jinja2: Any, guard: _Guard) -> Any:
+def _environment(guard: _Guard) -> Any:
     """Return the environment that templates of transformers expect, with guards."""
     import jinja2.ext
     import jinja2.sandbox
@@ -259,7 +258,7 @@ def _refuse(message: Any) -> None:
     raise RefusalError(str(message)[:400])
 
 
-def _guarded_loops(jinja2: Any, tree: Any) -> Any:
+def _guarded_loops(tree: Any) -> Any:
     """Count every round of a loop and every call of a macro; join with ``~`` within limits."""
     import jinja2.visitor
 
