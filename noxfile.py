@@ -344,7 +344,7 @@ def versions(session: nox.Session, version: str) -> None:
         wanted = [line.replace(">=", "==") if line.startswith(pinned) else line for line in wanted]
     session.install(*wanted, *CONFORMANCE, *EXTRAS["zoo"], *EXTRAS["compiled"], "-e", ".")
     run_conformance(session, Path(session.bin), "jax", examples=25, quick=True)
-    files = sorted(str(path) for path in (ROOT / "backends" / "tests").glob("test_jax_*.py"))
+    files = sorted(str(path) for path in (ROOT / "backends" / "tests").rglob("test_jax_*.py"))
     environment = {"OMP_NUM_THREADS": "1", "XLA_FLAGS": flags_for_xla(Path(session.bin))}
     session.run("pytest", "--quick", *files, *WORKERS, *session.posargs, env=environment)
 

@@ -4,10 +4,13 @@ XLA passes a handler the address of a C structure, the call frame, whose layout 
 binary interface. Numba has no C structures, so fields are accessed by their offset in words of
 eight bytes::
 
-    call frame   1 extensions  ...  7 number and 9 addresses of arguments, 12 and 14 of results
+    call frame   1 extensions, 2 API; 7 number and 9 addresses of arguments, 12 and 14 of results
+    API          4 version, the minor one in the upper half
     extension    3 metadata: asks, once, for the version that the handler was written for
-    metadata     3 version, the minor one in the upper half; 4 traits
+    metadata     3 version, 4 traits
     buffer       3 data, 4 number of axes, 5 their lengths
+
+These offsets are the same in versions 0.1 to 0.3.
 """
 
 from __future__ import annotations
@@ -24,8 +27,8 @@ from attendre_core.numba_kernels.top_k import attend_rows
 
 __all__ = ["handler_of_attend_rows"]
 
-_VERSION = 3 << 32  # 0.3
-_FRAME, _EXTENSION, _METADATA, _BUFFER = 15, 4, 5, 6
+_OLDEST, _NEWEST = 1 << 32, 3 << 32  # 0.1 and 0.3
+_FRAME, _API, _EXTENSION, _METADATA, _BUFFER = 15, 5, 4, 5, 6
 
 
 def _pointer(context: Any, address: Any, kind: Any) -> Any:
@@ -54,11 +57,21 @@ def _length(buffer: Any, axis: int) -> int:
 
 
 @compiled()
+def _version(api: int) -> int:
+    """Return the newest version that XLA and this handler both know; no API is given in 0.1."""
+    if api == 0:
+        return _OLDEST
+    version = _words(api, _API)[4]
+    major = version & 0xFFFFFFFF
+    return version if major == 0 and version < _NEWEST else _NEWEST
+
+
+@compiled()
 def _attend(address: int) -> int:
     frame = _words(address, _FRAME)
     if frame[1] != 0:
         metadata = _words(_words(frame[1], _EXTENSION)[3], _METADATA)
-        metadata[3] = _VERSION
+        metadata[3] = _version(frame[2])
         metadata[4] = 0
         return 0
     given, back = _words(frame[9], frame[7]), _words(frame[14], frame[12])

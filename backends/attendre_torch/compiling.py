@@ -88,14 +88,19 @@ def compiled_step(
         if program is None:
             # The structure of nested metadata may change, which the key above does not include.
             plain = chunk.metadata is None and state.kv.aux is None
-            options = {"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe}
             program = programs[kind] = torch.compile(
                 _with_own_code(run), fullgraph=True, dynamic=False,
-                backend=backend, options=options if plain else None,
+                backend=backend, options=_checks_of_tensors() if plain else None,
             )  # fmt: skip
         return program(state, chunk)
 
     return step
+
+
+def _checks_of_tensors() -> dict[str, Any] | None:
+    """Return options by which only tensors are checked; None, to check all, if PyTorch has none."""
+    keep = getattr(torch.compiler, "keep_tensor_guards_unsafe", None)
+    return None if keep is None else {"guard_filter_fn": keep}
 
 
 def _with_own_code(function: Any) -> Any:
@@ -218,6 +223,6 @@ def _program(step: Callable[..., Any], donate: bool, backend: Any) -> Callable[.
 
     compiled: Callable[..., Any] = torch.compile(
         _with_own_code(run), fullgraph=True, dynamic=False, backend=backend,
-        options={"guard_filter_fn": torch.compiler.keep_tensor_guards_unsafe},
+        options=_checks_of_tensors(),
     )  # fmt: skip
     return compiled

@@ -140,8 +140,11 @@ def test_a_stream_is_exported_with_its_state_inside():
             torch.testing.assert_close(program(x), stream(x))
 
 
-def test_compiled_steps_of_two_layers_are_two():
+@pytest.mark.parametrize("all_checks", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_compiled_steps_of_two_layers_are_two(all_checks, monkeypatch):
     """They differ in nothing that a tensor shows: a program must not serve the other layer."""
+    if all_checks:  # as with a PyTorch that cannot leave any out
+        monkeypatch.delattr(torch.compiler, "keep_tensor_guards_unsafe")
     chunk = [at.Chunk(*torch.randn(3, 1, 4, 2, 8).unbind(0)) for _ in range(6)]
     layers = [
         at.AttendreLayer(at.KeyValueMemory(6, policy)) for policy in (at.FIFO(), at.LRA("sum"))
