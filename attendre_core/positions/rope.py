@@ -82,16 +82,16 @@ class RoPE(Encoding):
         position
             Broadcastable to the shape of ``x`` without its last axis.
         """
-        if self.interleaved or self.rotary_dim not in (None, x.shape[-1]):
-            position = backend_of(x).xp.astype(position, x.dtype)
-            return self.rotate_by(x, *self.angles(position, x.shape[-1]))
-        return rotate_at(x, position, table(x, _frequencies, self, x.shape[-1], dtype=x.dtype))
+        each = table(x, _frequencies, self, x.shape[-1], dtype=x.dtype)
+        if not self.interleaved and 2 * each.shape[0] == x.shape[-1]:
+            return rotate_at(x, position, each)
+        at = backend_of(x).xp.astype(position, x.dtype)
+        return self.rotate_by(x, *self.angles(at, x.shape[-1]))
 
     def angles(self, position: Array, head_dim: int) -> tuple[Array, Array]:
         """Return cosine and sine of the angles at a position, (..., pairs of features)."""
-        xp = backend_of(position).xp
-        each = table(position, _frequencies, self, head_dim, dtype=position.dtype)
-        angle = position[..., None] * each
+        xp, kind = backend_of(position).xp, position.dtype
+        angle = position[..., None] * table(position, _frequencies, self, head_dim, dtype=kind)
         return xp.cos(angle), xp.sin(angle)
 
     def rotate_by(self, x: Array, cosine: Array, sine: Array) -> Array:

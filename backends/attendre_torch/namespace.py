@@ -19,6 +19,8 @@ from torch import Tensor
 
 from attendre_torch.looking import launched, launched_on
 
+#: A name of PyTorch that is no part of the array API, and breaks whoever looks at all names here.
+globals().pop("classes", None)
 #: The array API gives these names to dtypes.
 _NUMBERS = (builtins.bool, builtins.int, builtins.float)
 _FAKE = torch._C._TorchDispatchModeKey.FAKE
