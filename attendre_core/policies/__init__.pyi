@@ -13,6 +13,10 @@ from attendre_core.policies.lra import LRA as LRA
 from attendre_core.policies.lru import LRU as LRU
 from attendre_core.policies.published import H2O as H2O
 from attendre_core.policies.published import TOVA as TOVA
+from attendre_core.policies.published import Defensive as Defensive
+from attendre_core.policies.published import DropKV as DropKV
+from attendre_core.policies.published import SnapKV as SnapKV
+from attendre_core.policies.published import ValueNorm as ValueNorm
 from attendre_core.policies.random import Random as Random
 from attendre_core.policies.scores import Clip as Clip
 from attendre_core.policies.scores import Shift as Shift
