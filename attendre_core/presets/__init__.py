@@ -16,6 +16,7 @@ from attendre_core.presets.systems import (
     OWN_PRESETS,
     PAPER_PRESETS,
     PRESETS,
+    SCORE_PRESETS,
     parse,
     preset,
 )
@@ -27,6 +28,7 @@ __all__ = [
     "OWN_PRESETS",
     "PAPER_PRESETS",
     "PRESETS",
+    "SCORE_PRESETS",
     "MemoryConfig",
     "Option",
     "ParsedName",

@@ -17,9 +17,13 @@ from attendre_core.policies import (
     LRU,
     TOVA,
     AttentionSink,
+    Defensive,
+    DropKV,
     InitialScore,
     Policy,
     Random,
+    SnapKV,
+    ValueNorm,
 )
 from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName, split_name
@@ -32,6 +36,7 @@ __all__ = [
     "OWN_PRESETS",
     "PAPER_PRESETS",
     "PRESETS",
+    "SCORE_PRESETS",
     "build",
     "parse",
     "preset",
@@ -42,10 +47,12 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: Published scores, each in a complete system.
+SCORE_PRESETS = ("H2O-vlen", "SnapKV", "Defensive", "DropKV", "ValueNorm")
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *OWN_PRESETS)
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
@@ -89,7 +96,8 @@ def preset(
         From the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
-        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``.
+        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
+        ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
         causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
         ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
@@ -171,7 +179,8 @@ def build(
     for field in [field for field in given if field.startswith("policy.")]:
         attribute = field.removeprefix("policy.")
         if attribute not in names:
-            some = [p.__name__ for p in (LRA, LFA, LRU, LFU, Random) if attribute in _fields(p)]
+            kinds = (LRA, LFA, LRU, LFU, Random, SnapKV, Defensive, DropKV)
+            some = [kind.__name__ for kind in kinds if attribute in _fields(kind)]
             raise ConfigError(
                 f"memory name {text!r}: {words[field]} does not apply to {type(policy).__name__}, "
                 f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
@@ -197,6 +206,10 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
     ``size``, ``chunk`` and ``top_k`` are those of the memory, for settings that depend on them.
     """
     plain: dict[str, Any] = {"top_k": top_k}
+    # Published for whole prompts, whose last queries and first entries are kept.
+    guarded: dict[str, Any] = {
+        "present": "visible", "sinks": 4, "protect_recent": min(32, size // 16),
+    }  # fmt: skip
     systems: dict[str, dict[str, Any]] = {
         "MT": {"policy": FIFO()},
         "AS": {"policy": AttentionSink(sinks=4)},
@@ -212,6 +225,14 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
         },
         "TOVA": {"policy": TOVA(), "present": "visible"},
+        "H2O-vlen": {
+            "policy": H2O(value_norm=True),
+            "present": "visible", "per_head": True, "protect_recent": size // 2,
+        },
+        "SnapKV": {"policy": SnapKV(), "per_head": True, **guarded},
+        "Defensive": {"policy": Defensive(value_norm=True), "per_head": True, **guarded},
+        "DropKV": {"policy": DropKV(), "per_head": True, **guarded},
+        "ValueNorm": {"policy": ValueNorm(), **guarded},
         "attendre": {
             "policy": LFA(decay=0.0, initial=InitialScore(-1.0), score="softmax"),
             "present": "visible", "q_size": size // 2,

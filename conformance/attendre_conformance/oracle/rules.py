@@ -12,7 +12,7 @@ class PolicyRule:
 
     Attributes
     ----------
-    kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
+    kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"} or a name in `published`
         The family.
     initial : tuple
         ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
@@ -23,6 +23,8 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
+    options : tuple of pairs
+        Names and values of what a policy of another paper has besides.
     """
 
     kind: str
@@ -34,6 +36,11 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str) -> Any:
+        """Value of an option."""
+        return dict(self.options)[name]
 
 
 @dataclass(frozen=True)
@@ -45,5 +52,6 @@ class MemoryRule:
     present: str = "compete"
     per_head: bool = False
     protect_recent: int = 0
+    sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     scale: float | None = None
