@@ -13,6 +13,13 @@ from attendre_core.policies.lra import LRA as LRA
 from attendre_core.policies.lru import LRU as LRU
 from attendre_core.policies.published import H2O as H2O
 from attendre_core.policies.published import TOVA as TOVA
+from attendre_core.policies.published import TRAMS as TRAMS
+from attendre_core.policies.published import ExpectedAttention as ExpectedAttention
+from attendre_core.policies.published import KeyDiff as KeyDiff
+from attendre_core.policies.published import Knorm as Knorm
+from attendre_core.policies.published import LagKV as LagKV
+from attendre_core.policies.published import Leverage as Leverage
+from attendre_core.policies.published import Nexus as Nexus
 from attendre_core.policies.random import Random as Random
 from attendre_core.policies.scores import Clip as Clip
 from attendre_core.policies.scores import Shift as Shift

@@ -28,6 +28,13 @@ SHIPPED: dict[str, Any] = {
     "h2o": at.H2O(),
     "tova": at.TOVA(),
     "random": at.Random(seed=3),
+    "knorm": at.Knorm(),
+    "trams": at.TRAMS(),
+    "keydiff": at.KeyDiff(),
+    "leverage": at.Leverage(),
+    "lagkv": at.LagKV(lag=3),
+    "expected-attention": at.ExpectedAttention(),
+    "nexus": at.Nexus(seed=5),
 }
 
 
