@@ -75,15 +75,18 @@ class LagKV(Policy):
             for x in (attention.key, attention.value)
         ]
         score = decided(0.5 * (spread[0] + spread[1]), stored)
-        return xp.where(waiting & attention.along_slots(self._is_full(stored)), score, stored.score)
+        now = attention.along_slots(self._is_full(stored, attention))
+        return xp.where(waiting & now, score, stored.score)
 
     def remember(self, stored: Stored, attention: Attention) -> Array:
         """Begin a new block after a complete one."""
         xp = namespace_of(stored.arrival)
-        return xp.where(self._is_full(stored), stored.clock, stored.policy_state)
+        full = self._is_full(stored, attention)
+        return xp.where(full, stored.clock, stored.policy_state)
 
-    def _is_full(self, stored: Stored) -> Array:
-        return stored.clock - stored.policy_state >= self.lag
+    def _is_full(self, stored: Stored, attention: Attention) -> Array:
+        some = namespace_of(stored.arrival).any(attention.valid, axis=-1)
+        return some & (stored.clock - stored.policy_state >= self.lag)
 
 
 def _deviation(x: Array, reference: Array) -> Array:

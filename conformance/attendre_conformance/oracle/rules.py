@@ -13,7 +13,7 @@ class PolicyRule:
     Attributes
     ----------
     kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
-        The family.
+        The family; or a published rule of `attendre_conformance.oracle.keys`.
     initial : tuple
         ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
     score : tuple
@@ -23,6 +23,8 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
+    number : float
+        The parameter of a published rule.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
+    number: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -47,3 +50,4 @@ class MemoryRule:
     protect_recent: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     scale: float | None = None
+    sinks: int = 0
