@@ -16,8 +16,15 @@ from attendre_core.policies import (
     LRA,
     LRU,
     TOVA,
+    TRAMS,
     AttentionSink,
+    ExpectedAttention,
     InitialScore,
+    KeyDiff,
+    Knorm,
+    LagKV,
+    Leverage,
+    Nexus,
     Policy,
     Random,
 )
@@ -27,6 +34,7 @@ from attendre_core.presets.options import option_of
 
 __all__ = [
     "CONTROL_PRESETS",
+    "KEY_PRESETS",
     "NAMES",
     "OTHER_PRESETS",
     "OWN_PRESETS",
@@ -42,10 +50,14 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: Published scores that read keys, values or queries, with what their authors protect.
+KEY_PRESETS = (
+    "Knorm", "KeyDiff", "LagKV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
+)  # fmt: skip
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
@@ -89,7 +101,9 @@ def preset(
         From the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
-        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``.
+        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
+        ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"Leverage"``, ``"ExpectedAttention"``,
+        ``"TRAMS"``, ``"Nexus"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
         causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
         ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
@@ -197,6 +211,8 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
     ``size``, ``chunk`` and ``top_k`` are those of the memory, for settings that depend on them.
     """
     plain: dict[str, Any] = {"top_k": top_k}
+    each: dict[str, Any] = {"present": "visible", "per_head": True}
+    quarter = size // 4
     systems: dict[str, dict[str, Any]] = {
         "MT": {"policy": FIFO()},
         "AS": {"policy": AttentionSink(sinks=4)},
@@ -212,6 +228,18 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
         },
         "TOVA": {"policy": TOVA(), "present": "visible"},
+        "Knorm": {"policy": Knorm(), **each},
+        "KeyDiff": {"policy": KeyDiff(), **each},
+        "LagKV": {
+            "policy": LagKV(lag=max(1, min(128, quarter))), "sinks": min(16, quarter), **each,
+        },
+        "Leverage": {
+            "policy": Leverage(), "sinks": min(8, quarter), "protect_recent": min(4, quarter),
+            **each,
+        },
+        "ExpectedAttention": {"policy": ExpectedAttention(), "sinks": min(4, quarter), **each},
+        "TRAMS": {"policy": TRAMS(), **each},
+        "Nexus": {"policy": Nexus(), "present": "visible"},
         "attendre": {
             "policy": LFA(decay=0.0, initial=InitialScore(-1.0), score="softmax"),
             "present": "visible", "q_size": size // 2,

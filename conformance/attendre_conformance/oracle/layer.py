@@ -141,7 +141,7 @@ class LayerRow(RowMemory):
         position = [0 if query is None else query.position for query in queries]
         valid = [query is not None for query in queries]
         own = slice(self.first_head, self.first_head + own_heads)
-        vectors = [[] if query is None else query.heads[own] for query in queries]
+        vectors = [[] if q is None else [x.tolist() for x in q.heads[own]] for q in queries]
         self.observe(logits, result.selected, position, valid, vectors)
         return result
 
