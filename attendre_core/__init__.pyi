@@ -26,12 +26,15 @@ from attendre_core.policies import LFA as LFA
 from attendre_core.policies import LFU as LFU
 from attendre_core.policies import LRA as LRA
 from attendre_core.policies import LRU as LRU
+from attendre_core.policies import RKV as RKV
 from attendre_core.policies import TOVA as TOVA
 from attendre_core.policies import TRAMS as TRAMS
 from attendre_core.policies import Attention as Attention
 from attendre_core.policies import AttentionSink as AttentionSink
 from attendre_core.policies import Clip as Clip
 from attendre_core.policies import ConstantScore as ConstantScore
+from attendre_core.policies import Defensive as Defensive
+from attendre_core.policies import DropKV as DropKV
 from attendre_core.policies import ExpectedAttention as ExpectedAttention
 from attendre_core.policies import InitialScore as InitialScore
 from attendre_core.policies import KeyDiff as KeyDiff
@@ -45,7 +48,9 @@ from attendre_core.policies import QuotaScore as QuotaScore
 from attendre_core.policies import Random as Random
 from attendre_core.policies import RandomTies as RandomTies
 from attendre_core.policies import Shift as Shift
+from attendre_core.policies import SnapKV as SnapKV
 from attendre_core.policies import Stored as Stored
+from attendre_core.policies import ValueNorm as ValueNorm
 from attendre_core.positions import NTK as NTK
 from attendre_core.positions import ALiBi as ALiBi
 from attendre_core.positions import Encoding as Encoding
