@@ -15,6 +15,7 @@ from attendre_core.policies import (
     LFU,
     LRA,
     LRU,
+    RKV,
     TOVA,
     TRAMS,
     AttentionSink,
@@ -52,7 +53,7 @@ PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
 #: Published scores that read keys, values or queries, with what their authors protect.
 KEY_PRESETS = (
-    "Knorm", "KeyDiff", "LagKV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
+    "Knorm", "KeyDiff", "LagKV", "R-KV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
 )  # fmt: skip
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
@@ -102,8 +103,8 @@ def preset(
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
         ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
-        ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"Leverage"``, ``"ExpectedAttention"``,
-        ``"TRAMS"``, ``"Nexus"``.
+        ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"R-KV"``, ``"Leverage"``,
+        ``"ExpectedAttention"``, ``"TRAMS"``, ``"Nexus"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
         causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
         ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
@@ -233,6 +234,7 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
         "LagKV": {
             "policy": LagKV(lag=max(1, min(128, quarter))), "sinks": min(16, quarter), **each,
         },
+        "R-KV": {"policy": RKV(), "protect_recent": min(8, quarter), **each},
         "Leverage": {
             "policy": Leverage(), "sinks": min(8, quarter), "protect_recent": min(4, quarter),
             **each,

@@ -104,6 +104,15 @@ def policy_rule(policy: Any) -> PolicyRule:
         # Weights that are added up, the first ones in place of the mean.
         score: Any = {"score": ("softmax",), "heads": "mean", "start": "replace"}
         return PolicyRule("nexus", initial=("sigmas", 0.0), number=policy.seed, **score)
+    if isinstance(policy, at.RKV):
+        return PolicyRule(
+            "rkv",
+            initial=("constant", 0.0),
+            score=("softmax",),
+            number=policy.share,
+            window=policy.window or 0,
+            kernel=policy.kernel,
+        )
     if type(policy) in BY_KEYS:
         kind, name = BY_KEYS[type(policy)]
         number = getattr(policy, name) if name else 0.0
@@ -206,6 +215,9 @@ KEYS = (
     case("expected", MHA, at.ExpectedAttention(), protect_recent=1),
     case("expected-visible", GQA, at.ExpectedAttention(), present="visible", sinks=1),
     case("expected-per-head", GQA, at.ExpectedAttention(), per_head=True, causal=True),
+    case("r-kv", GQA, at.RKV(window=2, kernel=3, share=0.7), protect_recent=1),
+    case("r-kv-visible", MHA, at.RKV(window=None, share=0.9), present="visible", causal=True),
+    case("r-kv-per-head", GQA, at.RKV(window=1, kernel=1), per_head=True, sinks=1),
     case("nexus", MHA, at.Nexus()),
     case("nexus-visible", GQA, at.Nexus(seed=7), present="visible", causal=True),
     case("nexus-per-head", GQA, at.Nexus(seed=2), per_head=True, sinks=1),

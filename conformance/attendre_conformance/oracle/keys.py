@@ -23,7 +23,8 @@ class KeyScores:
     Parameters
     ----------
     rule : PolicyRule
-        ``kind`` chooses the formula; ``number`` is LagKV's lag, Leverage's ridge, Nexus' seed.
+        ``kind`` chooses the formula; ``number`` is LagKV's lag, Leverage's ridge, Nexus' seed,
+        R-KV's share, and ``window`` and ``kernel`` are R-KV's.
     """
 
     def __init__(self, rule: PolicyRule) -> None:
@@ -39,6 +40,9 @@ class KeyScores:
                 entry.score, entry.origin = WAITING, exact(WAITING)
         elif kind in AMONG or kind == "expected":
             scores = self.among(stored + new)
+            if kind == "rkv":
+                mean = self.rule.number / len(scores)
+                scores = [mean - (1 - self.rule.number) * redundancy for redundancy in scores]
             for entry, score in zip(new, scores[len(stored) :], strict=True):
                 entry.score, entry.origin = score, ("entered", entry.arrival, steps)
                 if kind == "knorm":
@@ -51,11 +55,17 @@ class KeyScores:
         entries: list[Entry],
         seen: set[int],
         query: Sequence[Heads],
+        weights: Sequence[Sequence[dict[int, float]]],
         clock: int,
         steps: int,
     ) -> None:
-        """Score the entries that queries saw. ``query`` has the valid ones of this step."""
+        """Score the entries that queries saw.
+
+        ``query`` and ``weights`` (``[query][head][arrival]``) are those of the valid queries.
+        """
         kind = self.rule.kind
+        if kind == "rkv":
+            self.observe_redundancy(entries, weights[-self.rule.window :], steps)
         if kind == "lagkv":
             self.observe_blocks(entries, seen, clock, steps)
         elif kind == "expected":
@@ -85,6 +95,30 @@ class KeyScores:
             else:
                 per_head.append(AMONG[self.rule.kind](keys, self.rule.number))
         return [math.fsum(column) / len(column) for column in zip(*per_head, strict=True)]
+
+    def observe_redundancy(
+        self,
+        entries: list[Entry],
+        weights: Sequence[Sequence[dict[int, float]]],
+        steps: int,
+    ) -> None:
+        """R-KV: the weights of the last queries, the largest of the neighbours', and redundancy."""
+        importance: dict[int, float] = {}
+        for entry in entries:
+            per_head = []
+            for h in range(len(weights[0])):
+                given = [rows[h][entry.arrival] for rows in weights if entry.arrival in rows[h]]
+                if given:
+                    per_head.append(math.fsum(given) / len(given))
+            if per_head:
+                importance[entry.arrival] = max(per_head)
+        reach, share = self.rule.kernel // 2, self.rule.number
+        for entry, redundancy in zip(entries, self.among(entries), strict=True):
+            if entry.arrival in importance:
+                near = range(entry.arrival - reach, entry.arrival + reach + 1)
+                largest = max(importance.get(arrival, 0.0) for arrival in near)
+                entry.score = share * largest - (1 - share) * redundancy
+                entry.origin = ("observed", entry.arrival, steps)
 
     def observe_blocks(self, entries: list[Entry], seen: set[int], clock: int, steps: int) -> None:
         """LagKV: a complete block scores the one before it."""
@@ -178,6 +212,17 @@ def expected_attention(
     return [weight * norm for weight, norm in zip(softmax(logits), norms, strict=True)]
 
 
+def redundancies(keys: list[Vector], number: float) -> list[float]:
+    """R-KV: softmax of the mean cosine to the other keys, 0 to itself."""
+    unit = [[x / (math.sqrt(dot(k, k)) or 1.0) for x in k] for k in keys]
+    return softmax(
+        [
+            math.fsum(dot(u, other) for j, other in enumerate(unit) if j != i) / len(unit)
+            for i, u in enumerate(unit)
+        ]
+    )
+
+
 def deviations(block: list[Vector], after: list[Vector]) -> list[float]:
     """LagKV: deviation over channels, each scaled by its range in the block after."""
     low = [min(column) for column in zip(*after, strict=True)]
@@ -197,6 +242,7 @@ AMONG: dict[str, Callable[[list[Vector], float], list[float]]] = {
     "trams": along_ones,
     "keydiff": unlike_mean,
     "leverage": leverages,
+    "rkv": redundancies,
 }
 
 

@@ -23,8 +23,8 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
-    number : float
-        The parameter of a published rule.
+    number, window, kernel
+        The parameters of a published rule.
     """
 
     kind: str
@@ -37,6 +37,8 @@ class PolicyRule:
     hold: bool = False
     start: str = "sum"
     number: float = 0.0
+    window: int = 0
+    kernel: int = 1
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,9 @@ class ScoredEntries:
         latest = newest if before is None else max(before, newest)
         self.latest_query = latest
         seen = {arrival for i in real for row in logits[i] for arrival in row}
-        asked = [query[i] for i in real]
-        self.own.observe(self.entries, seen, asked, self.clock, self.steps)
         scores = [[self.transformed(row) for row in rows] for rows in logits]
+        asked, weights = [query[i] for i in real], [scores[i] for i in real]
+        self.own.observe(self.entries, seen, asked, weights, self.clock, self.steps)
         for entry in self.entries:
             if policy.hold and entry.position > latest:
                 continue

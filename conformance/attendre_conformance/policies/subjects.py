@@ -35,6 +35,7 @@ SHIPPED: dict[str, Any] = {
     "lagkv": at.LagKV(lag=3),
     "expected-attention": at.ExpectedAttention(),
     "nexus": at.Nexus(seed=5),
+    "r-kv": at.RKV(window=2, kernel=3, share=0.5),
 }
 
 
