@@ -106,6 +106,16 @@ def test_systems_of_others_and_our_own():
     assert at.preset("attendre:64") == config(both_ways, q_size=32)
     causal = at.LRA("sum", initial=at.InitialScore(0.0), score="softmax")
     assert at.preset("attendre-causal:64") == config(causal)
+    each = {"per_head": True}
+    assert at.preset("Knorm:64") == config(at.Knorm(), **each)
+    assert at.preset("KeyDiff:64") == config(at.KeyDiff(), **each)
+    assert at.preset("LagKV:64") == config(at.LagKV(lag=16), sinks=16, **each)
+    assert at.preset("LagKV:4096").policy == at.LagKV(lag=128)
+    assert at.preset("R-KV:64") == config(at.RKV(), protect_recent=8, **each)
+    assert at.preset("Leverage:64") == config(at.Leverage(), sinks=8, protect_recent=4, **each)
+    assert at.preset("ExpectedAttention:64") == config(at.ExpectedAttention(), sinks=4, **each)
+    assert at.preset("TRAMS:64") == config(at.TRAMS(), **each)
+    assert at.preset("Nexus+seed=3:64") == config(at.Nexus(seed=3))
     assert at.preset("first-M:64") == at.MemoryConfig(at.FIFO(), 64, sinks=64)
     assert at.preset("random+seed=3:64").policy == at.Random(seed=3)
 
@@ -228,7 +238,7 @@ def test_every_option_changes_something_and_is_named(option):
     text = f"{word}={value[kind]}" if equals else word
     opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O"}
     usual = {"clamp": "positions", "drain": "finish", "separate": "decode"}
-    name = opposite.get(word, "random" if word == "seed" else "LFA-0")
+    name = opposite.get(word, {"seed": "random", "window": "SnapKV"}.get(word, "LFA-0"))
     config = at.preset(f"{name}+{text}:64")
     if word in usual:
         assert config == at.preset(f"{name}:64")

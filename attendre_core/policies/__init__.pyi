@@ -12,9 +12,17 @@ from attendre_core.policies.lfu import LFU as LFU
 from attendre_core.policies.lra import LRA as LRA
 from attendre_core.policies.lru import LRU as LRU
 from attendre_core.policies.published import H2O as H2O
+from attendre_core.policies.published import RKV as RKV
 from attendre_core.policies.published import TOVA as TOVA
+from attendre_core.policies.published import TRAMS as TRAMS
 from attendre_core.policies.published import Defensive as Defensive
 from attendre_core.policies.published import DropKV as DropKV
+from attendre_core.policies.published import ExpectedAttention as ExpectedAttention
+from attendre_core.policies.published import KeyDiff as KeyDiff
+from attendre_core.policies.published import Knorm as Knorm
+from attendre_core.policies.published import LagKV as LagKV
+from attendre_core.policies.published import Leverage as Leverage
+from attendre_core.policies.published import Nexus as Nexus
 from attendre_core.policies.published import SnapKV as SnapKV
 from attendre_core.policies.published import ValueNorm as ValueNorm
 from attendre_core.policies.random import Random as Random

@@ -12,6 +12,7 @@ from attendre_core.presets.options import OPTIONS, Option
 from attendre_core.presets.sizes import memory_for, recommended
 from attendre_core.presets.systems import (
     CONTROL_PRESETS,
+    KEY_PRESETS,
     OTHER_PRESETS,
     OWN_PRESETS,
     PAPER_PRESETS,
@@ -23,6 +24,7 @@ from attendre_core.presets.systems import (
 
 __all__ = [
     "CONTROL_PRESETS",
+    "KEY_PRESETS",
     "OPTIONS",
     "OTHER_PRESETS",
     "OWN_PRESETS",

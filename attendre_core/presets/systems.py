@@ -15,11 +15,19 @@ from attendre_core.policies import (
     LFU,
     LRA,
     LRU,
+    RKV,
     TOVA,
+    TRAMS,
     AttentionSink,
     Defensive,
     DropKV,
+    ExpectedAttention,
     InitialScore,
+    KeyDiff,
+    Knorm,
+    LagKV,
+    Leverage,
+    Nexus,
     Policy,
     Random,
     SnapKV,
@@ -31,6 +39,7 @@ from attendre_core.presets.options import option_of
 
 __all__ = [
     "CONTROL_PRESETS",
+    "KEY_PRESETS",
     "NAMES",
     "OTHER_PRESETS",
     "OWN_PRESETS",
@@ -47,12 +56,16 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
-#: Published scores, each in a complete system.
+#: Published scores, each in a complete system: those that read weights and values, ...
 SCORE_PRESETS = ("H2O-vlen", "SnapKV", "Defensive", "DropKV", "ValueNorm")
+#: ... and those that read keys, values or queries.
+KEY_PRESETS = (
+    "Knorm", "KeyDiff", "LagKV", "R-KV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
+)  # fmt: skip
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *OWN_PRESETS)
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
@@ -97,7 +110,9 @@ def preset(
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
         ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
-        ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``.
+        ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``,
+        ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"R-KV"``, ``"Leverage"``,
+        ``"ExpectedAttention"``, ``"TRAMS"``, ``"Nexus"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
         causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
         ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
@@ -179,7 +194,7 @@ def build(
     for field in [field for field in given if field.startswith("policy.")]:
         attribute = field.removeprefix("policy.")
         if attribute not in names:
-            kinds = (LRA, LFA, LRU, LFU, Random, SnapKV, Defensive, DropKV)
+            kinds = (LRA, LFA, LRU, LFU, Random, SnapKV, Defensive, DropKV, RKV)
             some = [kind.__name__ for kind in kinds if attribute in _fields(kind)]
             raise ConfigError(
                 f"memory name {text!r}: {words[field]} does not apply to {type(policy).__name__}, "
@@ -210,6 +225,8 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
     guarded: dict[str, Any] = {
         "present": "visible", "sinks": 4, "protect_recent": min(32, size // 16),
     }  # fmt: skip
+    each: dict[str, Any] = {"present": "visible", "per_head": True}
+    quarter = size // 4
     systems: dict[str, dict[str, Any]] = {
         "MT": {"policy": FIFO()},
         "AS": {"policy": AttentionSink(sinks=4)},
@@ -233,6 +250,19 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
         "Defensive": {"policy": Defensive(value_norm=True), "per_head": True, **guarded},
         "DropKV": {"policy": DropKV(), "per_head": True, **guarded},
         "ValueNorm": {"policy": ValueNorm(), **guarded},
+        "Knorm": {"policy": Knorm(), **each},
+        "KeyDiff": {"policy": KeyDiff(), **each},
+        "LagKV": {
+            "policy": LagKV(lag=max(1, min(128, quarter))), "sinks": min(16, quarter), **each,
+        },
+        "R-KV": {"policy": RKV(), "protect_recent": min(8, quarter), **each},
+        "Leverage": {
+            "policy": Leverage(), "sinks": min(8, quarter), "protect_recent": min(4, quarter),
+            **each,
+        },
+        "ExpectedAttention": {"policy": ExpectedAttention(), "sinks": min(4, quarter), **each},
+        "TRAMS": {"policy": TRAMS(), **each},
+        "Nexus": {"policy": Nexus(), "present": "visible"},
         "attendre": {
             "policy": LFA(decay=0.0, initial=InitialScore(-1.0), score="softmax"),
             "present": "visible", "q_size": size // 2,

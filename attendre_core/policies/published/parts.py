@@ -70,10 +70,15 @@ def projected_norms(value: Array, params: Any) -> Array:
     return xp.mean(xp.sum(xp.abs(added), axis=-1, dtype=added.dtype), axis=2)
 
 
-def around(x: Array, stored: Stored, reach: int) -> Array:
-    """Sum scores, shaped as they are, over the entries that arrived up to ``reach`` away.
+def around(x: Array, stored: Stored, reach: int, how: str = "sum") -> Array:
+    """Combine scores, shaped as they are, of the entries that arrived up to ``reach`` away.
 
     Always from the oldest to the newest, so that equal neighbours give equal sums.
+
+    Parameters
+    ----------
+    how
+        ``"sum"``, or ``"max"`` for scores that are not negative.
     """
     xp = namespace_of(x)
     arrival = xp.where(stored.valid, stored.arrival, xp.full_like(stored.arrival, _NEVER))
@@ -81,14 +86,14 @@ def around(x: Array, stored: Stored, reach: int) -> Array:
     arrival = xp.take_along_axis(arrival, order, axis=-1)
     x = xp.where(stored.valid, x, xp.zeros_like(x))
     x = xp.take_along_axis(x, order, axis=-1)
-    total = xp.zeros_like(x)
-    slots, margin = x.shape[-1], min(2 * reach, x.shape[-1])  # an entry may be stored twice
+    total, slots = xp.zeros_like(x), x.shape[-1]
+    margin = min(2 * reach, slots)  # an entry may be stored twice
     edge, far = (xp.full_like(y[..., :margin], z) for y, z in ((x, 0), (arrival, _NEVER)))
     x, when = xp.concat([edge, x, edge], axis=-1), xp.concat([far, arrival, far], axis=-1)
     for step in range(2 * margin + 1):
         near = xp.abs(when[..., step : step + slots] - arrival) <= reach
-        there = x[..., step : step + slots]
-        total = total + xp.where(near, there, xp.zeros_like(there))
+        there = xp.where(near, x[..., step : step + slots], xp.zeros_like(total))
+        total = total + there if how == "sum" else xp.maximum(total, there)
     return xp.take_along_axis(total, xp.argsort(order, axis=-1), axis=-1)
 
 

@@ -83,12 +83,40 @@ def _score(score: Any) -> tuple[Any, ...]:
     return ("shift", score.by)
 
 
+#: Policies that read keys: the oracle's word for them, and the name of their parameter.
+BY_KEYS = {
+    at.Knorm: ("knorm", ""),
+    at.TRAMS: ("trams", ""),
+    at.KeyDiff: ("keydiff", ""),
+    at.Leverage: ("leverage", "ridge"),
+    at.LagKV: ("lagkv", "lag"),
+    at.ExpectedAttention: ("expected", ""),
+}
+
+
 def policy_rule(policy: Any) -> PolicyRule:
     """Say in the oracle's words what a policy of the core does, from its fields alone."""
     if isinstance(policy, at.AttentionSink):
         return PolicyRule("sink", sinks=policy.sinks, initial=("constant", 0.0))
     if isinstance(policy, at.FIFO):
         return PolicyRule("fifo", initial=("constant", 0.0))
+    if isinstance(policy, at.Nexus):
+        # Weights that are added up, the first ones in place of the mean.
+        score: Any = {"score": ("softmax",), "heads": "mean", "start": "replace"}
+        return PolicyRule("nexus", initial=("sigmas", 0.0), number=policy.seed, **score)
+    if isinstance(policy, at.RKV):
+        return PolicyRule(
+            "rkv",
+            initial=("constant", 0.0),
+            score=("softmax",),
+            number=policy.share,
+            window=policy.window or 0,
+            kernel=policy.kernel,
+        )
+    if type(policy) in BY_KEYS:
+        kind, name = BY_KEYS[type(policy)]
+        number = getattr(policy, name) if name else 0.0
+        return PolicyRule(kind, initial=("constant", 0.0), number=number)
     if isinstance(policy, at.LRU):
         return PolicyRule("lru", initial=_initial(policy.initial))
     if isinstance(policy, at.LFU):
@@ -197,8 +225,31 @@ WEIGHED = (
     case("dropkv-visible", MHA, at.DropKV(), **VISIBLE, sinks=1, protect_recent=1),
     case("dropkv-heads", GQA, at.DropKV(window=3), **VISIBLE, per_head=True),
 )
+#: Published policies that read keys, values or queries, in both orders.
+KEYS = (
+    case("knorm", GQA, at.Knorm()),
+    case("knorm-visible-per-head", MHA, at.Knorm(), present="visible", per_head=True),
+    case("trams", LONG_CHUNK, at.TRAMS(), sinks=1),
+    case("trams-visible", MHA, at.TRAMS(), present="visible", protect_recent=2),
+    case("keydiff", MHA, at.KeyDiff(), sinks=1, causal=True),
+    case("keydiff-visible-per-head", GQA, at.KeyDiff(), present="visible", per_head=True),
+    case("leverage", GQA, at.Leverage(), protect_recent=2),
+    case("leverage-visible-per-head", MHA, at.Leverage(0.5), present="visible", per_head=True),
+    case("lagkv", LONG_CHUNK, at.LagKV(lag=2)),
+    case("lagkv-visible", MHA, at.LagKV(lag=2), present="visible", sinks=1, causal=True),
+    case("lagkv-visible-per-head", GQA, at.LagKV(lag=4), present="visible", per_head=True),
+    case("expected", MHA, at.ExpectedAttention(), protect_recent=1),
+    case("expected-visible", GQA, at.ExpectedAttention(), present="visible", sinks=1),
+    case("expected-per-head", GQA, at.ExpectedAttention(), per_head=True, causal=True),
+    case("r-kv", GQA, at.RKV(window=2, kernel=3, share=0.7), protect_recent=1),
+    case("r-kv-visible", MHA, at.RKV(window=None, share=0.9), present="visible", causal=True),
+    case("r-kv-per-head", GQA, at.RKV(window=1, kernel=1), per_head=True, sinks=1),
+    case("nexus", MHA, at.Nexus()),
+    case("nexus-visible", GQA, at.Nexus(seed=7), present="visible", causal=True),
+    case("nexus-per-head", GQA, at.Nexus(seed=2), per_head=True, sinks=1),
+)
 
-CASES = POLICIES + VARIANTS + OPTIONS + WEIGHED
+CASES = POLICIES + VARIANTS + OPTIONS + WEIGHED + KEYS
 EVERY = {one.name: one for one in CASES}
 
 #: One of each kind, for laws that hold for all: a compiling backend compiles these once.

@@ -14,6 +14,7 @@ from attendre_conformance.memory import against_oracle
 from attendre_conformance.memory.cases import (
     CORE,
     EVERY,
+    KEYS,
     OPTIONS,
     POLICIES,
     VARIANTS,
@@ -38,6 +39,7 @@ FAMILIES = {
     "visible": [c for c in OPTIONS if c.rule.present == "visible"],
     "weights-and-values": list(WEIGHED),
     "other-options": [c for c in OPTIONS if c.rule.present != "visible"],
+    "keys": KEYS,
 }
 
 
@@ -89,6 +91,21 @@ def test_generic_floats_equal_oracle(backend: Any, data: st.DataObject) -> None:
     case, stream = data.draw(case_and_stream(CORE, exact=False), label="case and stream")
     compared = compare(backend, case, stream)
     event("compared to the end" if compared == len(stream.chunks) else "cut short by a near-tie")
+
+
+@pytest.mark.parametrize("case", KEYS, ids=[case.name for case in KEYS])
+def test_policies_that_read_keys_equal_oracle(backend: Any, case: Case) -> None:
+    """The same for the published scores of keys, eager and compiled; few steps are near-ties.
+
+    Specification, law-same-choices.
+    """
+    compared = total = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        stream = seeded(case.shape, rng, steps=7, exact=False, mode=("own", "late")[seed % 2])
+        total += len(stream.chunks)
+        compared += compare(backend, case, stream, compiled=None if seed else False)
+    assert compared >= 0.9 * total, f"{case.name}: only {compared} of {total} steps were compared"
 
 
 @law()

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_conformance.oracle.entries import Attended, Entry, Heads, Vector, exact
+from attendre_conformance.oracle.keys import reservoir
 from attendre_conformance.oracle.published import ENTER
 from attendre_conformance.oracle.scores import ScoredEntries
 
@@ -19,7 +20,6 @@ SNAP_SIZE = 2.0**-21
 class RowMemory(ScoredEntries):
     """The memory of one row of the batch (and, with per-head eviction, of one head)."""
 
-    clock: int = 0
     gap: float = math.inf
     evictions: int = 0
     refusals: int = 0
@@ -62,6 +62,8 @@ class RowMemory(ScoredEntries):
             )
         if score is None and self.rule.policy.kind in ENTER:
             ENTER[self.rule.policy.kind](self, new)
+        if score is None:
+            self.own.enter(self.entries, new, self.steps)
         self.offered_from = self.clock
         self.clock += len(real)
         self.entries = self.entries + new
@@ -103,6 +105,9 @@ class RowMemory(ScoredEntries):
         """Score that decides, with its origin. FIFO and sinks go by arrival alone."""
         if self.rule.policy.kind in ("fifo", "sink"):
             return 0.0, exact(0.0)
+        if self.rule.policy.kind == "nexus":
+            number = reservoir(entry.score, entry.arrival, self.rule.policy.number)
+            return number, ("sampled", entry.arrival)
         return entry.score, entry.origin
 
     def initial_score(self, offered: int) -> tuple[float, Hashable]:
@@ -167,7 +172,7 @@ class RowMemory(ScoredEntries):
                 result.selected[i].append(chosen)
                 result.similarity[i].append([row[entry.arrival] for entry in chosen])
                 result.output[i].append(self.weighted(row, chosen, h, heads, value_dim))
-        self.observe(logits, result.selected, position, valid)
+        self.observe(logits, result.selected, position, valid, query)
         return result
 
     def logit(self, query: Vector, entry: Entry, head: int, heads: int) -> float:

@@ -36,6 +36,14 @@ SHIPPED: dict[str, Any] = {
     "defensive-output": at.Defensive(window=None, output_norm=True),
     "dropkv": at.DropKV(window=2),
     "random": at.Random(seed=3),
+    "knorm": at.Knorm(),
+    "trams": at.TRAMS(),
+    "keydiff": at.KeyDiff(),
+    "leverage": at.Leverage(),
+    "lagkv": at.LagKV(lag=3),
+    "expected-attention": at.ExpectedAttention(),
+    "nexus": at.Nexus(seed=5),
+    "r-kv": at.RKV(window=2, kernel=3, share=0.5),
 }
 #: What some of them are given as ``policy_params``; streams have 4 heads of 4 dimensions.
 PARAMS: dict[str, Any] = {
