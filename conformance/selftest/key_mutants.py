@@ -109,8 +109,8 @@ KEY_MUTANTS = (
     Mutant(
         "neighbours are added where the largest counts",
         f"{HOME}/parts.py",
-        'total + near if how == "sum" else xp.maximum(total, near)',
-        "total + near",
+        'total + there if how == "sum" else xp.maximum(total, there)',
+        "total + there",
         f"{KEYS}[r-kv-visible]",
     ),
     Mutant(

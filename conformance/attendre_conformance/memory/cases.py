@@ -135,7 +135,7 @@ def policy_rule(policy: Any) -> PolicyRule:
         return published_rule(policy)
     return PolicyRule(
         "lfa",
-        heads=policy.heads or "sum",
+        heads=policy.heads,
         decay=policy.decay,
         initial=_initial(policy.initial),
         score=_score(policy.score),
