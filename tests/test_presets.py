@@ -91,6 +91,15 @@ def test_systems_of_others_and_our_own():
     assert at.preset("LM-Infinite:4096").policy == at.AttentionSink(100)
     assert at.preset("H2O:64") == config(at.H2O(), per_head=True, protect_recent=32)
     assert at.preset("TOVA:64") == config(at.TOVA())
+    vlen = config(at.H2O(value_norm=True), per_head=True, protect_recent=32)
+    assert at.preset("H2O-vlen:64") == vlen
+    guarded = {"sinks": 4, "protect_recent": 4}
+    defensive = at.Defensive(value_norm=True)
+    assert at.preset("Defensive:64") == config(defensive, per_head=True, **guarded)
+    assert at.preset("SnapKV:64") == config(at.SnapKV(), per_head=True, **guarded)
+    assert at.preset("DropKV:64") == config(at.DropKV(), per_head=True, **guarded)
+    assert at.preset("ValueNorm:64") == config(at.ValueNorm(), **guarded)
+    assert at.preset("SnapKV:4096").protect_recent == 32
     assert at.preset("Unlimiformer:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=64)
     assert at.preset("Unlimiformer+k=8:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=8)
     both_ways = at.LFA(decay=0.0, initial=at.InitialScore(-1.0), score="softmax")
@@ -229,7 +238,7 @@ def test_every_option_changes_something_and_is_named(option):
     text = f"{word}={value[kind]}" if equals else word
     opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O"}
     usual = {"clamp": "positions", "drain": "finish", "separate": "decode"}
-    name = opposite.get(word, "random" if word == "seed" else "LFA-0")
+    name = opposite.get(word, {"seed": "random", "window": "SnapKV"}.get(word, "LFA-0"))
     config = at.preset(f"{name}+{text}:64")
     if word in usual:
         assert config == at.preset(f"{name}:64")
@@ -261,6 +270,10 @@ def test_every_option_changes_something_and_is_named(option):
         ("MT+sinks=64:64", "first-M:64"),
         ("AS+sinks=8:64", "AS+sinks=8:64"),
         ("H2O+recent=0:64", "H2O+recent=0:64"),
+        ("h2o-VLEN+recent=32:64", "H2O-vlen:64"),
+        ("snapkv+window=all+c=0:64", "SnapKV+window=all:64"),
+        ("DropKV+window=8+per-token:64", "DropKV+window=8+per-token:64"),
+        ("Defensive+sinks=0:64", "Defensive+sinks=0:64"),
         (" mt : 64 ", "MT:64"),
     ],
 )

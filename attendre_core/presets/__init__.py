@@ -17,6 +17,7 @@ from attendre_core.presets.systems import (
     OWN_PRESETS,
     PAPER_PRESETS,
     PRESETS,
+    SCORE_PRESETS,
     parse,
     preset,
 )
@@ -29,6 +30,7 @@ __all__ = [
     "OWN_PRESETS",
     "PAPER_PRESETS",
     "PRESETS",
+    "SCORE_PRESETS",
     "MemoryConfig",
     "Option",
     "ParsedName",

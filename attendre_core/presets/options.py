@@ -127,6 +127,8 @@ OPTIONS = (
     Option("quantile=SHARE", "policy.initial", _QUANTILE,
            "new entries beat at least this share of the memory"),
     Option("seed=INT", "policy.seed", _count(0), "which random sample"),
+    Option("window=COUNT", "policy.window", _count(1, "all"),
+           "how many of the last queries of a chunk score entries, or 'all'"),
     Option("visible", "present", "visible", "a chunk is attended to before it competes"),
     Option("compete", "present", "compete", "a chunk competes before it is attended to"),
     Option("per-head", "per_head", True, "each K/V head evicts on its own"),

@@ -19,6 +19,8 @@ from attendre_core.policies import (
     TOVA,
     TRAMS,
     AttentionSink,
+    Defensive,
+    DropKV,
     ExpectedAttention,
     InitialScore,
     KeyDiff,
@@ -28,6 +30,8 @@ from attendre_core.policies import (
     Nexus,
     Policy,
     Random,
+    SnapKV,
+    ValueNorm,
 )
 from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName, split_name
@@ -41,6 +45,7 @@ __all__ = [
     "OWN_PRESETS",
     "PAPER_PRESETS",
     "PRESETS",
+    "SCORE_PRESETS",
     "build",
     "parse",
     "preset",
@@ -51,14 +56,16 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
-#: Published scores that read keys, values or queries, with what their authors protect.
+#: Published scores, each in a complete system: those that read weights and values, ...
+SCORE_PRESETS = ("H2O-vlen", "SnapKV", "Defensive", "DropKV", "ValueNorm")
+#: ... and those that read keys, values or queries.
 KEY_PRESETS = (
     "Knorm", "KeyDiff", "LagKV", "R-KV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
 )  # fmt: skip
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
@@ -103,6 +110,7 @@ def preset(
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
         ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
+        ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``,
         ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"R-KV"``, ``"Leverage"``,
         ``"ExpectedAttention"``, ``"TRAMS"``, ``"Nexus"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
@@ -186,7 +194,8 @@ def build(
     for field in [field for field in given if field.startswith("policy.")]:
         attribute = field.removeprefix("policy.")
         if attribute not in names:
-            some = [p.__name__ for p in (LRA, LFA, LRU, LFU, Random) if attribute in _fields(p)]
+            kinds = (LRA, LFA, LRU, LFU, Random, SnapKV, Defensive, DropKV, RKV)
+            some = [kind.__name__ for kind in kinds if attribute in _fields(kind)]
             raise ConfigError(
                 f"memory name {text!r}: {words[field]} does not apply to {type(policy).__name__}, "
                 f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
@@ -212,6 +221,10 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
     ``size``, ``chunk`` and ``top_k`` are those of the memory, for settings that depend on them.
     """
     plain: dict[str, Any] = {"top_k": top_k}
+    # Published for whole prompts, whose last queries and first entries are kept.
+    guarded: dict[str, Any] = {
+        "present": "visible", "sinks": 4, "protect_recent": min(32, size // 16),
+    }  # fmt: skip
     each: dict[str, Any] = {"present": "visible", "per_head": True}
     quarter = size // 4
     systems: dict[str, dict[str, Any]] = {
@@ -229,6 +242,14 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
         },
         "TOVA": {"policy": TOVA(), "present": "visible"},
+        "H2O-vlen": {
+            "policy": H2O(value_norm=True),
+            "present": "visible", "per_head": True, "protect_recent": size // 2,
+        },
+        "SnapKV": {"policy": SnapKV(), "per_head": True, **guarded},
+        "Defensive": {"policy": Defensive(value_norm=True), "per_head": True, **guarded},
+        "DropKV": {"policy": DropKV(), "per_head": True, **guarded},
+        "ValueNorm": {"policy": ValueNorm(), **guarded},
         "Knorm": {"policy": Knorm(), **each},
         "KeyDiff": {"policy": KeyDiff(), **each},
         "LagKV": {

@@ -73,6 +73,8 @@ def projected_norms(value: Array, params: Any) -> Array:
 def around(x: Array, stored: Stored, reach: int, how: str = "sum") -> Array:
     """Combine scores, shaped as they are, of the entries that arrived up to ``reach`` away.
 
+    Always from the oldest to the newest, so that equal neighbours give equal sums.
+
     Parameters
     ----------
     how
@@ -82,17 +84,16 @@ def around(x: Array, stored: Stored, reach: int, how: str = "sum") -> Array:
     arrival = xp.where(stored.valid, stored.arrival, xp.full_like(stored.arrival, _NEVER))
     order = xp.argsort(arrival, axis=-1)
     arrival = xp.take_along_axis(arrival, order, axis=-1)
-    real_ones = xp.where(stored.valid, x, xp.zeros_like(x))
-    x = total = xp.take_along_axis(real_ones, order, axis=-1)
-    # Twice the reach: the same entry may be stored twice.
-    for step in range(1, min(2 * reach, x.shape[-1] - 1) + 1):
-        near = arrival[..., step:] - arrival[..., :-step] <= reach
-        later, earlier = (
-            xp.where(near, y, xp.zeros_like(y)) for y in (x[..., step:], x[..., :-step])
-        )
-        edge = xp.zeros_like(x[..., :step])
-        for near in (xp.concat([later, edge], axis=-1), xp.concat([edge, earlier], axis=-1)):
-            total = total + near if how == "sum" else xp.maximum(total, near)
+    x = xp.where(stored.valid, x, xp.zeros_like(x))
+    x = xp.take_along_axis(x, order, axis=-1)
+    total, slots = xp.zeros_like(x), x.shape[-1]
+    margin = min(2 * reach, slots)  # an entry may be stored twice
+    edge, far = (xp.full_like(y[..., :margin], z) for y, z in ((x, 0), (arrival, _NEVER)))
+    x, when = xp.concat([edge, x, edge], axis=-1), xp.concat([far, arrival, far], axis=-1)
+    for step in range(2 * margin + 1):
+        near = xp.abs(when[..., step : step + slots] - arrival) <= reach
+        there = xp.where(near, x[..., step : step + slots], xp.zeros_like(total))
+        total = total + there if how == "sum" else xp.maximum(total, there)
     return xp.take_along_axis(total, xp.argsort(order, axis=-1), axis=-1)
 
 

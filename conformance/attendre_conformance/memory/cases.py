@@ -8,7 +8,7 @@ backend compiles once per case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -131,6 +131,8 @@ def policy_rule(policy: Any) -> PolicyRule:
             score=_score(policy.score),
             hold=policy.hold,
         )
+    if not isinstance(policy, at.LFA):
+        return published_rule(policy)
     return PolicyRule(
         "lfa",
         heads=policy.heads or "sum",
@@ -140,6 +142,13 @@ def policy_rule(policy: Any) -> PolicyRule:
         hold=policy.hold,
         start=policy.start,
     )
+
+
+def published_rule(policy: Any) -> PolicyRule:
+    """Say what a policy of another paper does: its name, and its fields."""
+    options = {one.name: getattr(policy, one.name) for one in fields(policy)}
+    initial = _initial(options.pop("initial", at.ConstantScore(0.0)))
+    return PolicyRule(type(policy).__name__, initial=initial, options=tuple(options.items()))
 
 
 def case(
@@ -199,6 +208,23 @@ OPTIONS = (
     case("recent-visible", MHA, at.LFU(), protect_recent=2, present="visible"),
 )
 
+VISIBLE: dict[str, Any] = {"present": "visible", "causal": True}
+#: Policies that read weights and values, in both orders, with the options they are used with.
+WEIGHED = (
+    case("value-norm", GQA, at.ValueNorm(), causal=True),
+    case("value-norm-visible", MHA, at.ValueNorm(), **VISIBLE, sinks=1, per_head=True),
+    case("h2o-vlen", GQA, at.H2O(value_norm=True), **VISIBLE, protect_recent=2, per_head=True),
+    case("h2o-vlen-shared", MHA, at.H2O(value_norm=True), **VISIBLE),
+    case("snapkv", GQA, at.SnapKV(window=2, kernel=3), causal=True),
+    case("snapkv-visible", LONG_CHUNK, at.SnapKV(window=3), **VISIBLE, sinks=1),
+    case("snapkv-heads", GQA, at.SnapKV(None, 3), **VISIBLE, per_head=True, protect_recent=1),
+    case("defensive", GQA, at.Defensive(window=2), causal=True),
+    case("defensive-visible", GQA, at.Defensive(3, value_norm=True), **VISIBLE, sinks=1),
+    case("defensive-heads", MHA, at.Defensive(None), **VISIBLE, per_head=True, protect_recent=1),
+    case("dropkv", GQA, at.DropKV(window=2), causal=True),
+    case("dropkv-visible", MHA, at.DropKV(), **VISIBLE, sinks=1, protect_recent=1),
+    case("dropkv-heads", GQA, at.DropKV(window=3), **VISIBLE, per_head=True),
+)
 #: Published policies that read keys, values or queries, in both orders.
 KEYS = (
     case("knorm", GQA, at.Knorm()),
@@ -223,7 +249,7 @@ KEYS = (
     case("nexus-per-head", GQA, at.Nexus(seed=2), per_head=True, sinks=1),
 )
 
-CASES = POLICIES + VARIANTS + OPTIONS + KEYS
+CASES = POLICIES + VARIANTS + OPTIONS + WEIGHED + KEYS
 EVERY = {one.name: one for one in CASES}
 
 #: One of each kind, for laws that hold for all: a compiling backend compiles these once.

@@ -18,6 +18,7 @@ from attendre_conformance.memory.cases import (
     OPTIONS,
     POLICIES,
     VARIANTS,
+    WEIGHED,
     Case,
     case_and_stream,
 )
@@ -36,6 +37,7 @@ FAMILIES = {
     "scores": [c for c in VARIANTS if c.rule.policy.score != ("logits",)],
     "initial-scores": [c for c in VARIANTS if c.rule.policy.score == ("logits",)],
     "visible": [c for c in OPTIONS if c.rule.present == "visible"],
+    "weights-and-values": list(WEIGHED),
     "other-options": [c for c in OPTIONS if c.rule.present != "visible"],
     "keys": KEYS,
 }

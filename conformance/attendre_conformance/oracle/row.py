@@ -9,6 +9,7 @@ from typing import Any
 
 from attendre_conformance.oracle.entries import Attended, Entry, Heads, Vector, exact
 from attendre_conformance.oracle.keys import reservoir
+from attendre_conformance.oracle.published import ENTER
 from attendre_conformance.oracle.scores import ScoredEntries
 
 SNAP_RANGE = 2.0**-18
@@ -59,6 +60,8 @@ class RowMemory(ScoredEntries):
                     or any(low <= place < high for low, high in self.rule.pin),
                 )
             )
+        if score is None and self.rule.policy.kind in ENTER:
+            ENTER[self.rule.policy.kind](self, new)
         if score is None:
             self.own.enter(self.entries, new, self.steps)
         self.offered_from = self.clock
@@ -92,8 +95,7 @@ class RowMemory(ScoredEntries):
 
     def tier(self, entry: Entry) -> int:
         """2 for pinned entries and sinks, 1 for the protected recent window, 0 for the rest."""
-        sinks = max(self.rule.sinks, self.rule.policy.sinks)
-        if entry.pinned or entry.arrival < sinks:
+        if entry.pinned or entry.arrival < max(self.rule.sinks, self.rule.policy.sinks):
             return 2
         if entry.arrival >= self.clock - self.rule.protect_recent:
             return 1

@@ -13,7 +13,8 @@ class PolicyRule:
     Attributes
     ----------
     kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
-        The family; or a published rule of `attendre_conformance.oracle.keys`.
+        The family; or a rule of `attendre_conformance.oracle.keys`, or the class of one of
+        `attendre_conformance.oracle.published`.
     initial : tuple
         ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
     score : tuple
@@ -25,6 +26,8 @@ class PolicyRule:
         As in the policies of the paper.
     number, window, kernel
         The parameters of a published rule.
+    options : tuple of pairs
+        Names and values of what a policy of another paper has besides.
     """
 
     kind: str
@@ -39,6 +42,11 @@ class PolicyRule:
     number: float = 0.0
     window: int = 0
     kernel: int = 1
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str) -> Any:
+        """Value of an option."""
+        return dict(self.options)[name]
 
 
 @dataclass(frozen=True)
@@ -50,6 +58,6 @@ class MemoryRule:
     present: str = "compete"
     per_head: bool = False
     protect_recent: int = 0
+    sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     scale: float | None = None
-    sinks: int = 0

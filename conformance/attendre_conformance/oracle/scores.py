@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from attendre_conformance.oracle.entries import Entry, Heads, added, exact
 from attendre_conformance.oracle.keys import KeyScores
+from attendre_conformance.oracle.published import OBSERVE
 from attendre_conformance.oracle.rules import MemoryRule
 
 
@@ -51,6 +52,9 @@ class ScoredEntries:
         newest = max(int(position[i]) for i in real)
         latest = newest if before is None else max(before, newest)
         self.latest_query = latest
+        if policy.kind in OBSERVE:
+            OBSERVE[policy.kind](self, logits, real)
+            return
         seen = {arrival for i in real for row in logits[i] for arrival in row}
         scores = [[self.transformed(row) for row in rows] for rows in logits]
         asked, weights = [query[i] for i in real], [scores[i] for i in real]
