@@ -93,10 +93,10 @@ KEY_MUTANTS = (
         f"{KEYS}[r-kv]",
     ),
     Mutant(
-        "R-KV compares a key with itself",
+        "R-KV gives new entries no importance",
         f"{HOME}/rkv.py",
-        "unit * (mean - each[..., None] * unit)",
-        "unit * mean * (1.0 + 0.0 * each[..., None])",
+        "score = self.share * mean - ",
+        "score = 0.0 * mean - ",
         f"{KEYS}[r-kv]",
     ),
     Mutant(
@@ -109,8 +109,8 @@ KEY_MUTANTS = (
     Mutant(
         "neighbours are added where the largest counts",
         f"{HOME}/parts.py",
-        'total + near if how == "sum" else xp.maximum(total, near)',
-        "total + near",
+        'total + there if how == "sum" else xp.maximum(total, there)',
+        "total + there",
         f"{KEYS}[r-kv-visible]",
     ),
     Mutant(
