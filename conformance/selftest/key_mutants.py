@@ -93,10 +93,10 @@ KEY_MUTANTS = (
         f"{KEYS}[r-kv]",
     ),
     Mutant(
-        "R-KV compares a key with itself",
+        "R-KV gives new entries no importance",
         f"{HOME}/rkv.py",
-        "unit * (mean - each[..., None] * unit)",
-        "unit * mean * (1.0 + 0.0 * each[..., None])",
+        "score = self.share * mean - ",
+        "score = 0.0 * mean - ",
         f"{KEYS}[r-kv]",
     ),
     Mutant(

@@ -83,17 +83,6 @@ def _score(score: Any) -> tuple[Any, ...]:
     return ("shift", score.by)
 
 
-#: Policies that read keys: the oracle's word for them, and the name of their parameter.
-BY_KEYS = {
-    at.Knorm: ("knorm", ""),
-    at.TRAMS: ("trams", ""),
-    at.KeyDiff: ("keydiff", ""),
-    at.Leverage: ("leverage", "ridge"),
-    at.LagKV: ("lagkv", "lag"),
-    at.ExpectedAttention: ("expected", ""),
-}
-
-
 def policy_rule(policy: Any) -> PolicyRule:
     """Say in the oracle's words what a policy of the core does, from its fields alone."""
     if isinstance(policy, at.AttentionSink):
@@ -102,21 +91,13 @@ def policy_rule(policy: Any) -> PolicyRule:
         return PolicyRule("fifo", initial=("constant", 0.0))
     if isinstance(policy, at.Nexus):
         # Weights that are added up, the first ones in place of the mean.
-        score: Any = {"score": ("softmax",), "heads": "mean", "start": "replace"}
-        return PolicyRule("nexus", initial=("sigmas", 0.0), number=policy.seed, **score)
-    if isinstance(policy, at.RKV):
-        return PolicyRule(
-            "rkv",
-            initial=("constant", 0.0),
+        return replace(
+            published_rule(policy),
+            initial=("sigmas", 0.0),
             score=("softmax",),
-            number=policy.share,
-            window=policy.window or 0,
-            kernel=policy.kernel,
+            heads="mean",
+            start="replace",
         )
-    if type(policy) in BY_KEYS:
-        kind, name = BY_KEYS[type(policy)]
-        number = getattr(policy, name) if name else 0.0
-        return PolicyRule(kind, initial=("constant", 0.0), number=number)
     if isinstance(policy, at.LRU):
         return PolicyRule("lru", initial=_initial(policy.initial))
     if isinstance(policy, at.LFU):

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from attendre_conformance.oracle.entries import Entry, Heads, Vector, exact
+from attendre_conformance.oracle.published import softmax as weights_of
 from attendre_conformance.oracle.rules import PolicyRule
 
 #: Score of an entry of LagKV whose next block is not complete.
@@ -23,8 +24,7 @@ class KeyScores:
     Parameters
     ----------
     rule : PolicyRule
-        ``kind`` chooses the formula; ``number`` is LagKV's lag, Leverage's ridge, Nexus' seed,
-        R-KV's share, and ``window`` and ``kernel`` are R-KV's.
+        ``kind`` chooses the formula, ``options`` has its parameters.
     """
 
     def __init__(self, rule: PolicyRule) -> None:
@@ -35,19 +35,19 @@ class KeyScores:
     def enter(self, stored: list[Entry], new: list[Entry], steps: int) -> None:
         """Give new entries their scores; a policy without scores of its own changes nothing."""
         kind = self.rule.kind
-        if kind == "lagkv":
+        if kind == "LagKV":
             for entry in new:
                 entry.score, entry.origin = WAITING, exact(WAITING)
-        elif kind in AMONG or kind == "expected":
+        elif kind in AMONG or kind == "ExpectedAttention":
             scores = self.among(stored + new)
-            if kind == "rkv":
-                mean = self.rule.number / len(scores)
-                scores = [mean - (1 - self.rule.number) * redundancy for redundancy in scores]
+            if kind == "RKV":
+                share = self.rule.option("share")
+                scores = [share / len(scores) - (1 - share) * x for x in scores]
             for entry, score in zip(new, scores[len(stored) :], strict=True):
                 entry.score, entry.origin = score, ("entered", entry.arrival, steps)
-                if kind == "knorm":
+                if kind == "Knorm":
                     entry.origin = ("norms", *(dot(k, k) for k in entry.key))
-                elif kind == "trams":
+                elif kind == "TRAMS":
                     entry.origin = exact(score)
 
     def observe(
@@ -55,20 +55,22 @@ class KeyScores:
         entries: list[Entry],
         seen: set[int],
         query: Sequence[Heads],
-        weights: Sequence[Sequence[dict[int, float]]],
+        logits: Sequence[Sequence[dict[int, float]]],
         clock: int,
         steps: int,
     ) -> None:
         """Score the entries that queries saw.
 
-        ``query`` and ``weights`` (``[query][head][arrival]``) are those of the valid queries.
+        ``query`` and ``logits`` (``[query][head][arrival]``) are those of the valid queries.
         """
         kind = self.rule.kind
-        if kind == "rkv":
-            self.observe_redundancy(entries, weights[-self.rule.window :], steps)
-        if kind == "lagkv":
+        if kind == "RKV":
+            window = self.rule.option("window") or len(logits)
+            weights = [[weights_of(row) for row in rows] for rows in logits[-window:]]
+            self.observe_redundancy(entries, weights, steps)
+        if kind == "LagKV":
             self.observe_blocks(entries, seen, clock, steps)
-        elif kind == "expected":
+        elif kind == "ExpectedAttention":
             heads = len(entries[0].key) if entries else len(query[0])
             share = len(query[0]) // heads
             if not self.queries:
@@ -76,7 +78,7 @@ class KeyScores:
             for one in query:
                 for h, vector in enumerate(one):
                     self.queries[h // share].append(vector)
-        if kind in ("keydiff", "leverage", "expected"):
+        if kind in ("KeyDiff", "Leverage", "ExpectedAttention"):
             for entry, score in zip(entries, self.among(entries), strict=True):
                 if entry.arrival in seen:
                     entry.score, entry.origin = score, ("observed", entry.arrival, steps)
@@ -88,12 +90,12 @@ class KeyScores:
         per_head = []
         for g in range(len(entries[0].key)):
             keys = [entry.key[g] for entry in entries]
-            if self.rule.kind == "expected":
+            if self.rule.kind == "ExpectedAttention":
                 values = [entry.value[g] for entry in entries]
                 asked = self.queries[g] if self.queries else []
                 per_head.append(expected_attention(keys, values, asked))
             else:
-                per_head.append(AMONG[self.rule.kind](keys, self.rule.number))
+                per_head.append(AMONG[self.rule.kind](keys, self.rule))
         return [math.fsum(column) / len(column) for column in zip(*per_head, strict=True)]
 
     def observe_redundancy(
@@ -112,7 +114,7 @@ class KeyScores:
                     per_head.append(math.fsum(given) / len(given))
             if per_head:
                 importance[entry.arrival] = max(per_head)
-        reach, share = self.rule.kernel // 2, self.rule.number
+        reach, share = self.rule.option("kernel") // 2, self.rule.option("share")
         for entry, redundancy in zip(entries, self.among(entries), strict=True):
             if entry.arrival in importance:
                 near = range(entry.arrival - reach, entry.arrival + reach + 1)
@@ -122,7 +124,7 @@ class KeyScores:
 
     def observe_blocks(self, entries: list[Entry], seen: set[int], clock: int, steps: int) -> None:
         """LagKV: a complete block scores the one before it."""
-        if clock - self.begin < self.rule.number:
+        if clock - self.begin < self.rule.option("lag"):
             return
         reference = [entry for entry in entries if entry.arrival >= self.begin]
         waiting = [e for e in entries if e.arrival < self.begin and e.score == WAITING]
@@ -152,17 +154,17 @@ def softmax(numbers: list[float]) -> list[float]:
     return [math.exp(x - top) / total for x in numbers]
 
 
-def small_norm(keys: list[Vector], number: float) -> list[float]:
+def small_norm(keys: list[Vector], rule: PolicyRule) -> list[float]:
     """Knorm."""
     return [-math.sqrt(dot(k, k)) for k in keys]
 
 
-def along_ones(keys: list[Vector], number: float) -> list[float]:
+def along_ones(keys: list[Vector], rule: PolicyRule) -> list[float]:
     """TRAMS: cos(k, 1) |k|."""
     return [math.fsum(k) / math.sqrt(len(k)) for k in keys]
 
 
-def unlike_mean(keys: list[Vector], number: float) -> list[float]:
+def unlike_mean(keys: list[Vector], rule: PolicyRule) -> list[float]:
     """KeyDiff: a mean shorter than 0.01 counts as if it were that long."""
     unit = [[x / (math.sqrt(dot(k, k)) or 1.0) for x in k] for k in keys]
     mean = [math.fsum(column) / len(unit) for column in zip(*unit, strict=True)]
@@ -170,11 +172,11 @@ def unlike_mean(keys: list[Vector], number: float) -> list[float]:
     return [-dot(u, mean) / length for u in unit]
 
 
-def leverages(keys: list[Vector], number: float) -> list[float]:
+def leverages(keys: list[Vector], rule: PolicyRule) -> list[float]:
     """Leverage: k'(K'K + c I)^-1 k, where c is a share of the mean eigenvalue of K'K."""
     dim = len(keys[0])
     gram = [[math.fsum(k[i] * k[j] for k in keys) for j in range(dim)] for i in range(dim)]
-    ridge = number * math.fsum(gram[i][i] for i in range(dim)) / dim
+    ridge = rule.option("ridge") * math.fsum(gram[i][i] for i in range(dim)) / dim
     if ridge == 0.0:
         return [0.0] * len(keys)
     for i in range(dim):
@@ -212,7 +214,7 @@ def expected_attention(
     return [weight * norm for weight, norm in zip(softmax(logits), norms, strict=True)]
 
 
-def redundancies(keys: list[Vector], number: float) -> list[float]:
+def redundancies(keys: list[Vector], rule: PolicyRule) -> list[float]:
     """R-KV: softmax of the mean cosine to the other keys, 0 to itself."""
     unit = [[x / (math.sqrt(dot(k, k)) or 1.0) for x in k] for k in keys]
     return softmax(
@@ -236,13 +238,13 @@ def deviations(block: list[Vector], after: list[Vector]) -> list[float]:
     return found
 
 
-#: Formulas of one head, from all keys and the policy's number.
-AMONG: dict[str, Callable[[list[Vector], float], list[float]]] = {
-    "knorm": small_norm,
-    "trams": along_ones,
-    "keydiff": unlike_mean,
-    "leverage": leverages,
-    "rkv": redundancies,
+#: Formulas of one head, from all keys.
+AMONG: dict[str, Callable[[list[Vector], PolicyRule], list[float]]] = {
+    "Knorm": small_norm,
+    "TRAMS": along_ones,
+    "KeyDiff": unlike_mean,
+    "Leverage": leverages,
+    "RKV": redundancies,
 }
 
 

@@ -107,7 +107,8 @@ def observe_largest(memory: ScoredEntries, logits: Logits, real: list[int]) -> N
     for entry in memory.entries:
         if entry.arrival not in most:
             continue
-        score, origin = mean, ("mean", memory.steps, 0)
+        score = mean
+        origin: Hashable = ("mean", memory.steps)
         if most[entry.arrival] > mean:
             score, origin = most[entry.arrival], ("observed", entry.arrival, memory.steps)
         if memory.rule.policy.option("value_norm"):

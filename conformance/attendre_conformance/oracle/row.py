@@ -105,8 +105,8 @@ class RowMemory(ScoredEntries):
         """Score that decides, with its origin. FIFO and sinks go by arrival alone."""
         if self.rule.policy.kind in ("fifo", "sink"):
             return 0.0, exact(0.0)
-        if self.rule.policy.kind == "nexus":
-            number = reservoir(entry.score, entry.arrival, self.rule.policy.number)
+        if self.rule.policy.kind == "Nexus":
+            number = reservoir(entry.score, entry.arrival, self.rule.policy.option("seed"))
             return number, ("sampled", entry.arrival)
         return entry.score, entry.origin
 

@@ -13,8 +13,8 @@ class PolicyRule:
     Attributes
     ----------
     kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
-        The family; or a rule of `attendre_conformance.oracle.keys`, or the class of one of
-        `attendre_conformance.oracle.published`.
+        The family; or the class of a policy in `attendre_conformance.oracle.published` or
+        `attendre_conformance.oracle.keys`.
     initial : tuple
         ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
     score : tuple
@@ -24,8 +24,6 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
-    number, window, kernel
-        The parameters of a published rule.
     options : tuple of pairs
         Names and values of what a policy of another paper has besides.
     """
@@ -39,9 +37,6 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
-    number: float = 0.0
-    window: int = 0
-    kernel: int = 1
     options: tuple[tuple[str, Any], ...] = ()
 
     def option(self, name: str) -> Any:

@@ -57,8 +57,8 @@ class ScoredEntries:
             return
         seen = {arrival for i in real for row in logits[i] for arrival in row}
         scores = [[self.transformed(row) for row in rows] for rows in logits]
-        asked, weights = [query[i] for i in real], [scores[i] for i in real]
-        self.own.observe(self.entries, seen, asked, weights, self.clock, self.steps)
+        asked, rows = [query[i] for i in real], [logits[i] for i in real]
+        self.own.observe(self.entries, seen, asked, rows, self.clock, self.steps)
         for entry in self.entries:
             if policy.hold and entry.position > latest:
                 continue
@@ -73,7 +73,7 @@ class ScoredEntries:
                 entry.origin = added(entry.origin, float(len(users)))
             elif policy.kind == "lra":
                 self.observe_recent(entry, scores, real)
-            elif policy.kind in ("lfa", "nexus") and entry.arrival in seen:
+            elif policy.kind in ("lfa", "Nexus") and entry.arrival in seen:
                 self.observe_frequent(entry, scores, real, position, before, latest)
 
     def transformed(self, row: dict[int, float]) -> dict[int, float]:
