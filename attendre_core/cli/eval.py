@@ -67,7 +67,7 @@ _EXAMPLES = """\
 
 def add_to(commands: Any) -> None:
     """Add this command to the command line."""
-    tasks = "\n".join(f"  {name:<12} {task.words}" for name, task in TASKS.items())
+    tasks = "\n".join(f"  {name:<14} {task.words}" for name, task in TASKS.items())
     parser = add_command(
         commands,
         "eval",

@@ -1,8 +1,16 @@
 """The tasks that models with a memory are measured on: documents, questions, streams, texts."""
 
 from attendre_core.evaluation.tasks.contexts import ContextRule
+from attendre_core.evaluation.tasks.counting_words import CommonWords, FrequentWords
 from attendre_core.evaluation.tasks.document import Document
 from attendre_core.evaluation.tasks.embedding import Embedding
+from attendre_core.evaluation.tasks.haystack import (
+    HiddenKeys,
+    HiddenQueries,
+    HiddenValues,
+    Variables,
+)
+from attendre_core.evaluation.tasks.key_values import KeyValues
 from attendre_core.evaluation.tasks.look_ahead import LookAhead
 from attendre_core.evaluation.tasks.multi_key import MultiKey
 from attendre_core.evaluation.tasks.needle import Needle
@@ -18,9 +26,15 @@ from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 __all__ = [
     "SYNTHETIC",
     "VOCABULARY",
+    "CommonWords",
     "ContextRule",
     "Document",
     "Embedding",
+    "FrequentWords",
+    "HiddenKeys",
+    "HiddenQueries",
+    "HiddenValues",
+    "KeyValues",
     "LookAhead",
     "Metric",
     "MultiKey",
@@ -31,6 +45,7 @@ __all__ = [
     "SyntheticTask",
     "Task",
     "TriviaQA",
+    "Variables",
     "read_questions",
     "read_triviaqa",
     "word",

@@ -29,6 +29,8 @@ class Question(NamedTuple):
     context
         How many of the tokens come before what follows the context: the question, or what leads
         to the answer. At least one token follows.
+    parts
+        If several things are asked for: all that a whole answer names; else empty.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Question(NamedTuple):
     gold: list[int]
     aliases: tuple[str, ...]
     context: int = 0
+    parts: tuple[str, ...] = ()
 
 
 def question_of(
@@ -67,7 +70,8 @@ def question_of(
         whole, closed = whole.rstrip(" "), closed.rstrip(" ")
         # What stands before the answer is the same in both, unless a field does.
         before = whole if template.endswith(("{question}", "{context}")) else closed
-        answer = _continuation(model, before, gold if before[-1:].isspace() else f" {gold}")
+        joined = before[-1:].isspace() or before.endswith('"')
+        answer = _continuation(model, before, gold if joined else f" {gold}")
     tokens = _open(model, whole)
     until = template.partition("{context}")[0] + "{context}"
     end = _shared(_open(model, filled(until, question, context).rstrip()), tokens)

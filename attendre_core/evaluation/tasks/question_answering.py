@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import CONTROLS, System
@@ -15,7 +15,7 @@ from attendre_core.evaluation.tasks.question import Question
 from attendre_core.evaluation.tasks.task import Metric, Score, Scores
 from attendre_core.zoo.model import Model
 
-__all__ = ["QuestionTask"]
+__all__ = ["QuestionTask", "asked_last"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class QuestionTask:
             score |= {
                 "exact_match": float(exact_match(answer.text, item.aliases)),
                 "f1": f1(answer.text, item.aliases),
-                "contains": float(contains(answer.text, item.aliases)),
+                "contains": _found(answer.text, item),
             }
         if not math.isnan(answer.present):
             score |= {"admitted": answer.admitted, "present": answer.present}
@@ -114,3 +114,15 @@ class QuestionTask:
             "entries": answer.entries,
             "seconds": answer.seconds,
         }
+
+
+def asked_last(question: Literal["first", "last"]) -> dict[str, str]:
+    """Return what an identity says of a question after its context; nothing if it is before."""
+    return {} if question == "first" else {"question": question}
+
+
+def _found(text: str, item: Question) -> float:
+    """Return 1 if an answer is in the text; of several that are asked for, the share."""
+    if not item.parts:
+        return float(contains(text, item.aliases))
+    return sum(contains(text, [part]) for part in item.parts) / len(item.parts)
