@@ -114,7 +114,7 @@ class FullRead:
         self._read(rows)
         self.seconds = time.process_time() - began
 
-    def kept(self, memory: MemoryConfig, until: int | None = None) -> Kept:
+    def kept(self, memory: MemoryConfig) -> Kept:
         """Let a policy observe the whole read, and keep the entries that it ranks highest.
 
         Parameters
@@ -122,9 +122,11 @@ class FullRead:
         memory
             Size, policy and protection of the entries that stay. Each layer keeps as many as its
             memory holds; queries do not wait.
-        until
-            Read only this many chunks.
         """
+        return self.kept_at(memory, [len(self._pieces)])[0]
+
+    def kept_at(self, memory: MemoryConfig, stops: Sequence[int]) -> list[Kept]:
+        """Do what `kept` does after each of several numbers of chunks, in ascending order."""
         if memory.q_size:
             raise ConfigError(
                 f"oracle: q_size is {memory.q_size}, but no query waits in a read with full "
@@ -134,9 +136,12 @@ class FullRead:
         part, library = self.model.reading_part, self.model.library
         far = is_far(part, max(self.lengths))
         stack = memory_stack(part, memory, library, causal=True, far=far)
-        states = [self._states(stack.layers[i], i, until) for i in range(part.layers)]
+        layers = [self._states(stack.layers[i], i, stops) for i in range(part.layers)]
         seconds = self.seconds + time.process_time() - began
-        return Kept(self.model, memory, stack, tuple(states), self._ends(until), seconds)
+        return [
+            Kept(self.model, memory, stack, states, self._ends(stop), seconds)
+            for stop, states in zip(stops, zip(*layers, strict=True), strict=True)
+        ]
 
     # ---------------------------------------------------------------- inside
 
@@ -175,8 +180,8 @@ class FullRead:
                 projected.append(block.projected)
             self._pieces.append(_Piece(at, real, projected))
 
-    def _states(self, layer: AttendreLayer, number: int, until: int | None) -> LayerState:
-        """Return what the policy of one layer keeps."""
+    def _states(self, layer: AttendreLayer, number: int, stops: Sequence[int]) -> list[LayerState]:
+        """Return what the policy of one layer keeps after each number of chunks."""
         part, memory, block = self.model.reading_part, layer.kv_memory, self._reader.blocks[number]
         size = max(memory.size, max(self.lengths))
         whole = replace(memory, size=size, present="compete", retrieval="threshold")
@@ -186,7 +191,13 @@ class FullRead:
         )  # fmt: skip
         params = getattr(block, "policy_params", None)
         observes = _observes(memory.policy)
-        for position, valid, projected in self._pieces[:until]:
+        kept = []
+        for done in range(stops[-1] + 1):
+            if done in stops:
+                kept.append(LayerState(keep_best(memory, state), None))
+            if done == stops[-1]:
+                break
+            position, valid, projected = self._pieces[done]
             query, key, value = projected[number]
             state = whole.store(
                 state, key, value, position, valid, policy_params=params, donate=True
@@ -199,13 +210,11 @@ class FullRead:
                     encoding_params=block.encoding_params, policy_params=params, document=None,
                 )  # fmt: skip
                 state = observe("oracle", memory.policy, state, reading.attention)
-        return LayerState(keep_best(memory, state), None)
+        return kept
 
-    def _ends(self, until: int | None) -> list[int]:
-        """Return how many tokens of each row have been read."""
-        if until is None:
-            return self.lengths
-        unread = (len(self._pieces) - until) * self.chunk
+    def _ends(self, stop: int) -> list[int]:
+        """Return how many tokens of each row the first chunks hold."""
+        unread = (len(self._pieces) - stop) * self.chunk
         return [max(length - unread, 0) for length in self.lengths]
 
 

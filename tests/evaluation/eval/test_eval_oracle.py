@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 
 import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.cli import main
 from attendre_core.evaluation import load_tiny, system
 from attendre_core.evaluation.controls import label_of, split_oracle
 from attendre_core.evaluation.oracle import FullRead, keep_best
 from attendre_core.evaluation.tasks.answering import answered, answered_by_oracles
+from attendre_core.evaluation.tasks.perplexity import oracle_losses
 from attendre_core.evaluation.tasks.question import question_of
 from attendre_core.tree import tree_map
+from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
 
 CONTEXT = "Some say it was Mark Twain who wrote about rivers, and some say it was not. " * 3
@@ -151,7 +155,11 @@ def test_a_shared_read_and_the_batch_change_nothing(anywhere, questions):
 def test_reading_can_stop_earlier(decoder):
     row = np.random.default_rng(6).integers(0, 256, 48).tolist()
     memory = at.preset("H2O+chunk=16:12")
-    part = FullRead(decoder, [row], chunk=16).kept(memory, until=2)
+    none, part, last = FullRead(decoder, [row], chunk=16).kept_at(memory, [0, 2, 3])
+    assert none.lengths == [0]
+    assert not none.states[0].kv.valid.any()
+    same = FullRead(decoder, [row], chunk=16).kept(memory)
+    assert np.array_equal(last.states[1].kv.key, same.states[1].kv.key)
     whole = FullRead(decoder, [row[:32]], chunk=16).kept(memory)
     assert part.lengths == [32]
     for one, other in zip(part.states, whole.states, strict=True):
@@ -190,3 +198,48 @@ def test_fewer_entries_than_slots():
     state, _ = memory.insert(memory.init(like=chunk), chunk, chunk)
     kept = keep_best(memory, state)
     assert sorted(kept.position[0].tolist()) == [-1, 0, 1, 2]
+
+
+def losses_of(model, row):
+    """The loss of each token, from one pass over the whole text; 0 for the first."""
+    scores = log_softmax(np.asarray(model.logits(row)[0], dtype=np.float64))
+    return [0.0, *(-scores[i, token] for i, token in enumerate(row[1:]))]
+
+
+def test_a_text_with_room_for_everything_is_predicted_as_with_full_attention(decoder):
+    rng = np.random.default_rng(7)
+    rows = [rng.integers(0, 256, 90).tolist() for _ in range(2)]
+    systems = [system("H2O+oracle", 96, chunk=16), system("H2O+oracle", 12, chunk=16)]
+    (all_of_it, _), (little, costs) = oracle_losses(decoder, rows, systems, piece=32)
+    for row, losses, cut in zip(rows, all_of_it, little, strict=True):
+        full = losses_of(decoder, row)
+        assert losses == pytest.approx(full, abs=1e-4)
+        # The first piece has nothing before it that could be forgotten.
+        assert cut[:33] == pytest.approx(full[:33], abs=1e-4)
+        assert np.abs(cut[33:] - full[33:]).max() > 1e-2
+    assert costs["entries"] == [12, 12]
+
+
+def test_every_piece_is_predicted_from_what_is_kept_of_all_before(decoder):
+    row = np.random.default_rng(8).integers(0, 256, 65).tolist()
+    tested = system("TOVA+oracle", 10, chunk=8)
+    ((losses, _),) = oracle_losses(decoder, [row], [tested], piece=16)
+    kept = FullRead(decoder, [row[:48]], chunk=8).kept(tested.memory)
+    scores = log_softmax(np.asarray(kept.probe([row[48:64]])[0], dtype=np.float64))
+    assert losses[0, 49:] == pytest.approx(-scores[np.arange(16), row[49:]], abs=1e-5)
+    with pytest.raises(at.ConfigError, match="a chunk that divides 20"):
+        oracle_losses(decoder, [row], [tested], piece=20)
+
+
+def test_the_command_predicts_a_text_with_oracles(byte_llama, tmp_path, capsys):
+    text = tmp_path / "text.txt"
+    text.write_text(CONTEXT * 3)
+    command = [
+        "eval", "perplexity", "--model", str(byte_llama), "--data", str(text), "--streams", "2",
+        "--context-tokens", "300", "--chunk", "32", "--size", "48", "--policies", "MT,AS",
+        "--mode", "bounded,oracle", "--no-controls", "--json", "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    assert main(command) == 0
+    rows = {row["policy"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
+    assert list(rows) == ["MT", "AS", "MT+oracle", "AS+oracle"]
+    assert {row["items"] for row in rows.values()} == {6}
