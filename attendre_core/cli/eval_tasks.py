@@ -20,6 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
     "keys": None, "new_tokens": None, "question": None, "streams": 1, "skip": 0,
     "reading": "look-ahead", "answers": "repeat", "seed": 0, "template": None, "chat": False,
+    "temperature": 0.0,
 }  # fmt: skip
 
 
@@ -68,7 +69,8 @@ def add_task(parser: Parser) -> None:
     add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
     add("--keys", "multi-key: records per context (40; 4 among small talk)", metavar="COUNT",
         type=whole_number(2))  # fmt: skip
-    add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16; kv: 48)",
+    add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16; kv: 48,"
+        " multi-turn: 24, continuation: 128)",
         metavar="COUNT", type=any_number)  # fmt: skip
     add("--question", "ask before the context or after it (first; after RULER and kv: last)",
         choices=("first", "last"))  # fmt: skip
@@ -78,6 +80,8 @@ def add_task(parser: Parser) -> None:
     add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
     add("--answers", "synthetic: answers that recur or occur once (repeat)",
         choices=("repeat", "single"))  # fmt: skip
+    add("--temperature", "continuation: 0 takes the likeliest token (0)", metavar="NUMBER",
+        type=float)  # fmt: skip
     add("--seed", "seed of contexts and documents (0)", type=any_number)
 
 
@@ -229,6 +233,25 @@ def _embedding(arguments: argparse.Namespace, chunk: int) -> Task:
     )  # fmt: skip
 
 
+def _continuation(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Continuation
+
+    return Continuation(
+        data=arguments.data, tokens=arguments.context_tokens or 512,
+        new_tokens=_new_tokens(arguments, 128), limit=arguments.limit or 20, skip=arguments.skip,
+        temperature=arguments.temperature, seed=arguments.seed,
+    )  # fmt: skip
+
+
+def _multi_turn(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import MultiTurn
+
+    return MultiTurn(
+        tokens=arguments.context_tokens or 1024, new_tokens=_new_tokens(arguments, 24),
+        limit=arguments.limit or 20, seed=arguments.seed,
+    )  # fmt: skip
+
+
 def _synthetic(arguments: argparse.Namespace, chunk: int) -> Task:
     from attendre_core.evaluation.tasks import SYNTHETIC
 
@@ -286,6 +309,15 @@ TASKS = {
         "find the value of one of many random keys", _kv,
         ("data", "context_tokens", "limit", "new_tokens", "depth", "question"),
         needs="JSON lines of ordered_kv_records and key",
+    ),
+    "multi-turn": TaskOptions(
+        "remember facts in a conversation on one stream", _multi_turn,
+        ("context_tokens", "limit", "new_tokens", "seed"),
+    ),
+    "continuation": TaskOptions(
+        "continue a text, and count what is repeated", _continuation,
+        ("data", "context_tokens", "limit", "new_tokens", "skip", "temperature", "seed"),
+        needs="a text file",
     ),
     "perplexity": TaskOptions(
         "predict a long text that is read as a stream", _perplexity,

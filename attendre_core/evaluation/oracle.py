@@ -132,6 +132,11 @@ class FullRead:
                 f"oracle: q_size is {memory.q_size}, but no query waits in a read with full "
                 "attention. Leave +wait= out."
             )
+        if memory.decode == "inside":
+            raise ConfigError(
+                "oracle: decode is 'inside', but after a read with full attention nothing is "
+                "evicted any more. Leave +inside out."
+            )
         began = time.process_time()
         part, library = self.model.reading_part, self.model.library
         far = is_far(part, max(self.lengths))

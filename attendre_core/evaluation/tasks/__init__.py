@@ -1,6 +1,7 @@
 """The tasks that models with a memory are measured on: documents, questions, streams, texts."""
 
 from attendre_core.evaluation.tasks.contexts import ContextRule
+from attendre_core.evaluation.tasks.continuation import Continuation
 from attendre_core.evaluation.tasks.counting_words import CommonWords, FrequentWords
 from attendre_core.evaluation.tasks.document import Document
 from attendre_core.evaluation.tasks.embedding import Embedding
@@ -13,6 +14,7 @@ from attendre_core.evaluation.tasks.haystack import (
 from attendre_core.evaluation.tasks.key_values import KeyValues
 from attendre_core.evaluation.tasks.look_ahead import LookAhead
 from attendre_core.evaluation.tasks.multi_key import MultiKey
+from attendre_core.evaluation.tasks.multi_turn import MultiTurn
 from attendre_core.evaluation.tasks.needle import Needle
 from attendre_core.evaluation.tasks.own_questions import OwnQuestions, read_questions
 from attendre_core.evaluation.tasks.past_only import PastOnly
@@ -28,6 +30,7 @@ __all__ = [
     "VOCABULARY",
     "CommonWords",
     "ContextRule",
+    "Continuation",
     "Document",
     "Embedding",
     "FrequentWords",
@@ -38,6 +41,7 @@ __all__ = [
     "LookAhead",
     "Metric",
     "MultiKey",
+    "MultiTurn",
     "Needle",
     "OwnQuestions",
     "PastOnly",
