@@ -11,7 +11,7 @@ from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.summary import Row, Summary
 from attendre_core.evaluation.tasks.task import Metric
 
-__all__ = ["Table", "cell_table", "percent", "shares", "size_table", "sizeless_line"]
+__all__ = ["Table", "cell_table", "gap_text", "percent", "shares", "size_table", "sizeless_line"]
 
 _MINUS = "\N{MINUS SIGN}"
 
@@ -103,7 +103,7 @@ def cell_table(summary: Summary) -> Table:
         size = [str(row.cell.kv), str(row.cell.q)] if row.cell.kv else ["", ""]
         rows.append([
             row.cell.policy, *size, str(row.items), _value(first, row.values[first.name]),
-            "" if row.gap is None else _gap(first, row.gap),
+            "" if row.gap is None else gap_text(first, row.gap),
             *(_value(metric, row.values[metric.name]) for metric in more),
             _plain(row.admitted), _plain(row.present),
             *[_plain(row.entries, 0)] * held, f"{row.nbytes / 2**20:.2f}",
@@ -174,7 +174,8 @@ def _value(metric: Metric, interval: Interval) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _gap(metric: Metric, interval: Interval) -> str:
+def gap_text(metric: Metric, interval: Interval) -> str:
+    """Return a difference of a metric with its interval, all with their signs."""
     digits, scale = (0, 100) if metric.share else (metric.digits, 1)
     value, low, high = (_signed(scale * x, digits) for x in interval)
     return f"{value} ({low} to {high})"
