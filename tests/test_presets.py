@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attendre_core as at
@@ -209,6 +209,7 @@ def names(draw):
     return f"{draw(st.sampled_from([spelled, spelled.lower(), spelled.upper()]))}:{size}"
 
 
+@settings(deadline=None)
 @given(names())
 def test_a_canonical_name_makes_an_equal_system(text):
     try:

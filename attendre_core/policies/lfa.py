@@ -100,4 +100,5 @@ class LFA(Scored):
         else:
             amounts = transformed(self.score, attention)
             gain = attention.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)
-        return add_up(past, gain, stored.clock, attention.latest)
+        # A sum that decays is bounded: it cannot freeze.
+        return past + gain if self.decay else add_up(past, gain, stored.clock, attention.latest)
