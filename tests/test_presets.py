@@ -103,9 +103,10 @@ def test_systems_of_others_and_our_own():
     assert at.preset("Unlimiformer:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=64)
     assert at.preset("Unlimiformer+k=8:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=8)
     both_ways = at.LFA(decay=0.0, initial=at.InitialScore(-1.0), score="softmax")
-    assert at.preset("attendre:64") == config(both_ways, q_size=32)
-    causal = at.LRA("sum", initial=at.InitialScore(0.0), score="softmax")
-    assert at.preset("attendre-causal:64") == config(causal)
+    assert at.preset("attendre:64") == config(both_ways, q_size=32, adapt=True)
+    causal = at.LFA(decay=3e-3, initial=at.ConstantScore(0.0), score="softmax")
+    guarded = {"sinks": 4, "protect_recent": 32, "per_head": True}
+    assert at.preset("attendre-causal:64") == config(causal, adapt=True, **guarded)
     each = {"per_head": True}
     assert at.preset("Knorm:64") == config(at.Knorm(), **each)
     assert at.preset("KeyDiff:64") == config(at.KeyDiff(), **each)
@@ -236,7 +237,7 @@ def test_every_option_changes_something_and_is_named(option):
     value = {"NUMBER": "0.5", "SHARE": "0.5", "START-STOP": "2-5", "INT": "7", "COUNT": "3"}
     word, equals, kind = option.usage.partition("=")
     text = f"{word}={value[kind]}" if equals else word
-    opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O"}
+    opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O", "fixed": "attendre"}
     usual = {"clamp": "positions", "drain": "finish", "separate": "decode"}
     name = opposite.get(word, {"seed": "random", "window": "SnapKV"}.get(word, "LFA-0"))
     config = at.preset(f"{name}+{text}:64")
@@ -258,12 +259,17 @@ def test_every_option_changes_something_and_is_named(option):
         ("LFA-1e+3:64", "LFA-1000:64"),
         ("LRA-sum+c=1+logits+compete+wait=0:64", "LRA-sum:64"),
         ("LRA-sum+c=-0.0:64", "LRA-sum+c=0:64"),
-        ("LRA-sum+visible+c=0+softmax:64", "attendre-causal:64"),
+        (
+            "LFA-3e-3+per-head+visible+start=0+softmax+recent=half+sinks=4:64",
+            "attendre-causal:64",
+        ),
+        ("LFA-0+softmax+c=-1+visible+wait=32+fixed:64", "attendre+fixed:64"),
+        ("attendre+c=-4:64", "LFA-0+softmax+c=-4+visible+wait=32:64"),
         ("LFA-0+softmax+c=-1+visible+wait=32:64", "attendre:64"),
         ("attendre+wait=0:64", "attendre+wait=0:64"),
         ("attendre+k=8:64", "attendre+k=8:64"),
         ("attendre+c=0:64", "LFA-0+softmax+c=0+visible+wait=32:64"),
-        ("attendre-causal+compete:64", "LRA-sum+softmax+c=0:64"),
+        ("attendre+compete+wait=0:64", "LFA-0+softmax+c=-1:64"),
         ("TOVA+compete:64", "TOVA+compete:64"),
         ("LRA-mean+c=0:64", "LRA-mean+c=0:64"),
         ("MT+visible:64", "Transformer-XL:64"),
@@ -286,7 +292,7 @@ def test_spellings(text, name):
     [
         *((name, name) for name in NAMES),
         ("LRA-SUM+c=1+k=128", "LRA-sum+k=128"),
-        ("lra-sum+visible+c=0+softmax:64", "attendre-causal"),
+        ("lfa-0+visible+c=-1+softmax+wait=half:64", "attendre"),
         ("LFA-0+wait=half+c=1", "LFA-0+wait=half"),
         ("attendre+wait=half", "attendre"),
         ("attendre+wait=195", "attendre+wait=195"),

@@ -168,8 +168,8 @@ def label_of(name: str) -> str:
 
     Examples
     --------
-    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible")
-    ('LFA-1e-3+c=0', 'attendre-causal')
+    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LFA-0+softmax+c=-1+visible")
+    ('LFA-1e-3+c=0', 'attendre')
     >>> label_of("h2o+oracle:64")
     'H2O+oracle'
     """

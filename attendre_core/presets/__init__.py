@@ -5,6 +5,7 @@ A name is ``NAME[+option...][:size]``, such as ``LRA-sum+softmax+c=0:1024`` or
 every command.
 """
 
+from attendre_core.presets.adapting import adapted
 from attendre_core.presets.config import MemoryConfig
 from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.naming import canonical
@@ -34,6 +35,7 @@ __all__ = [
     "MemoryConfig",
     "Option",
     "ParsedName",
+    "adapted",
     "canonical",
     "memory_for",
     "parse",

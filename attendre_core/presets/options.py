@@ -154,6 +154,8 @@ OPTIONS = (
     Option("outputs=COUNT", "encoder_outputs", _count(1), "O: encoder outputs a decoder can see"),
     Option("cross=COUNT", "cross_top_k", _count(1, "all"),
            "encoder outputs each decoder head retrieves, or 'all'"),
+    Option("adapt", "adapt", True, "the model may choose what is best for its kind and length"),
+    Option("fixed", "adapt", False, "the same system in every model"),
 )  # fmt: skip
 _BY_WORD = {option.word: option for option in OPTIONS}
 

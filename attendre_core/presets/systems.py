@@ -19,6 +19,7 @@ from attendre_core.policies import (
     TOVA,
     TRAMS,
     AttentionSink,
+    ConstantScore,
     Defensive,
     DropKV,
     ExpectedAttention,
@@ -47,6 +48,7 @@ __all__ = [
     "PRESETS",
     "SCORE_PRESETS",
     "build",
+    "is_recommended",
     "parse",
     "preset",
     "settings_of",
@@ -72,6 +74,8 @@ CONTROL_PRESETS = ("first-M", "random")
 NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
 #: Sinks of LM-Infinite in its authors' runs, with windows of 2,048 or 4,096 positions.
 _LM_INFINITE_SINKS = 100
+#: Settings that, besides the policy, define a system.
+DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks"})
 
 
 def parse(text: str, others: Sequence[str] = ()) -> ParsedName:
@@ -131,8 +135,8 @@ def preset(
     AttentionSink(sinks=4)
     >>> preset("attendre:256").q_size, preset("attendre:256").chunk, preset("attendre:64").chunk
     (128, 128, 64)
-    >>> preset("lra-sum+softmax+c=0+visible:512").name
-    'attendre-causal:512'
+    >>> preset("lfa-0+softmax+c=-1+visible+wait=half:512").name
+    'attendre:512'
     """
     parsed = parse(name)
     if isinstance(parsed.size, str):
@@ -201,7 +205,24 @@ def build(
                 f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
             )
         changes[attribute] = given.pop(field)
-    return MemoryConfig(replace(policy, **changes), size, **{**settings, **given})
+    config = MemoryConfig(replace(policy, **changes), size, **{**settings, **given})
+    return config if "adapt" in given else replace(config, adapt=is_recommended(config))
+
+
+def is_recommended(config: MemoryConfig) -> bool:
+    """Whether a configuration has the policy of a recommended system and all that defines it.
+
+    Names of such systems adapt to the model. Whoever changes one of them means the change.
+    """
+    return any(_defines(config, name) for name in OWN_PRESETS)
+
+
+def _defines(config: MemoryConfig, name: str) -> bool:
+    settings = settings_of(name, config.kv_size, config.chunk, None)
+    defaults = {field.name: field.default for field in fields(MemoryConfig)}
+    return config.policy == settings["policy"] and all(
+        getattr(config, field) == settings.get(field, defaults[field]) for field in DEFINING
+    )
 
 
 def _fields(policy: Policy | type[Policy]) -> set[str]:
@@ -268,8 +289,9 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "present": "visible", "q_size": size // 2,
         },
         "attendre-causal": {
-            "policy": LRA("sum", initial=InitialScore(0.0), score="softmax"),
-            "present": "visible",
+            "policy": LFA(decay=3e-3, initial=ConstantScore(0.0), score="softmax"),
+            "present": "visible", "per_head": True, "sinks": min(4, size // 4),
+            "protect_recent": size // 2,
         },
         "first-M": {"policy": FIFO(), "sinks": size},
         "random": {"policy": Random()},

@@ -68,7 +68,7 @@ def memory_bytes(model: Model, system: System, length: int) -> int:
     part = model.reading_part
     if system.whole:
         return full_attention_bytes(part, length, model.dtype, causal=model.causal)
-    return _kept(system).nbytes(**shape_of(part, model.dtype))
+    return _kept(model, system).nbytes(**shape_of(part, model.dtype))
 
 
 def entries_held(model: Model, system: System, length: int) -> float:
@@ -81,12 +81,13 @@ def entries_held(model: Model, system: System, length: int) -> float:
     windows = [part.window(i) for i in range(part.layers)]
     if system.whole:
         return sum(length if w is None else min(length, w) for w in windows) / part.layers
-    memory = _kept(system)
+    memory = _kept(model, system)
     return sum(
         memory.kv_memory(i, window).slots(memory.chunk) for i, window in enumerate(windows)
     ) / len(windows)
 
 
-def _kept(system: System) -> MemoryConfig:
+def _kept(model: Model, system: System) -> MemoryConfig:
     """Return the memories whose entries are held; an oracle holds no chunk beside them."""
-    return replace(system.memory, present="compete") if system.oracle else system.memory
+    memory = model.with_memory(system.memory).memory or system.memory
+    return replace(memory, present="compete") if system.oracle else memory

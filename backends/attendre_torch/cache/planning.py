@@ -15,6 +15,7 @@ from attendre_core.presets import MemoryConfig, memory_for
 from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
 from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
 from attendre_torch.cache.masking import makes_biases
+from attendre_torch.cache.rotation import trained_length
 
 __all__ = ["layers_of", "memory_of", "reads_in_chunks"]
 
@@ -152,7 +153,7 @@ def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
             ],
         }
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    found = memory_for(memory, causal=True, dtype=dtype, **sizes)
+    found = memory_for(memory, causal=True, dtype=dtype, trained=trained_length(config), **sizes)
     if found is None:
         raise ConfigError(
             "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
