@@ -306,12 +306,12 @@ def _ranked(values: Any) -> Any:
 
 
 def commands(folder: Path = HERE) -> str:
-    """Return the commands, by kind of model."""
+    """Return the commands, by kind of model; the test of the page checks their arguments."""
     lines: list[str] = []
     kind = None
     for command in read_commands(folder):
         if command.kind != kind:
-            lines += ["```", ""] * (kind is not None) + [f"{command.kind}:", "", "```console"]
+            lines += ["```", ""] * (kind is not None) + [f"{command.kind}:", "", "```text"]
             kind = command.kind
         lines.append(command.text)
     return "\n".join([*lines, "```"])
