@@ -16,11 +16,17 @@ RECENT = "AS+visible:64"
 
 @pytest.mark.parametrize(
     ("trained", "name"),
-    [(None, "attendre-causal:64"), (129, "attendre-causal:64"), (128, RECENT), (64, RECENT)],
+    [(None, "attendre-causal:64"), (1025, "attendre-causal:64"), (1024, RECENT), (64, RECENT)],
 )
-def test_a_memory_of_half_the_trained_length_keeps_what_is_recent(trained, name):
+def test_a_short_model_keeps_what_is_recent(trained, name):
     memory = at.preset("attendre-causal:64")
     assert adapted(memory, causal=True, trained=trained).name == name
+
+
+def test_a_memory_of_half_the_trained_length_keeps_what_is_recent():
+    for size, name in ((1024, "AS+visible:1024"), (1023, "attendre-causal:1023")):
+        memory = at.preset("attendre-causal", kv_size=size)
+        assert adapted(memory, causal=True, trained=2048).name == name
 
 
 def test_an_encoder_keeps_more_of_what_is_new():
@@ -44,7 +50,7 @@ def test_everything_else_is_left_alone():
 
 def test_what_does_not_define_a_system_is_kept():
     memory = at.preset("attendre-causal+chunk=16+inside+in-cache:64")
-    found = adapted(memory, causal=True, trained=100)
+    found = adapted(memory, causal=True, trained=1000)
     assert found.name == "AS+visible+chunk=16+in-cache+inside:64"
     waiting = at.preset("attendre+wait=8+pin=2-5:64")
     assert adapted(waiting, causal=False, encoder=True).pin == ((2, 5),)
@@ -59,21 +65,21 @@ def test_models_say_what_they_use():
     tiny = load_tiny("prefix-lm")
     short, long = (
         at.Model(llama(context), tiny.params, memory="attendre-causal:64", library="numpy")
-        for context in (128, 129)
+        for context in (1024, 1025)
     )
     assert short.memory.name == RECENT
     assert "AttentionSink" in repr(short)
     assert long.memory == at.preset("attendre-causal:64")
-    assert long.with_memory(65).memory.name == "AS+visible:65"
+    assert long.with_memory(513).memory.name == "AS+visible:513"
     asked = at.preset("attendre-causal:64")
-    assert long.with_memory(replace(asked, kv_size=65)).memory.policy == at.AttentionSink(4)
+    assert long.with_memory(replace(asked, kv_size=513)).memory.policy == at.AttentionSink(4)
 
 
 def test_functions_of_jax_adapt_too():
     pytest.importorskip("jax")
     from attendre_jax import ModelFunctions
 
-    for context, name in ((128, RECENT), (129, "attendre-causal:64")):
+    for context, name in ((1024, RECENT), (1025, "attendre-causal:64")):
         memory = at.preset("attendre-causal:64")
         assert ModelFunctions(llama(context), memory=memory).memory.name == name
 
@@ -83,7 +89,7 @@ def test_caches_of_transformers_adapt_too():
     transformers = pytest.importorskip("transformers")
     from attendre_torch import AttendreCache
 
-    for length, name in ((128, RECENT), (129, "attendre-causal:64")):
+    for length, name in ((1024, RECENT), (1025, "attendre-causal:64")):
         config = transformers.LlamaConfig(
             vocab_size=16, hidden_size=16, intermediate_size=16, num_hidden_layers=1,
             num_attention_heads=2, max_position_embeddings=length,

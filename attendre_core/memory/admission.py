@@ -32,16 +32,8 @@ if TYPE_CHECKING:
     from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
-    "Exchange",
-    "Rank",
-    "arriving",
-    "carry_out",
-    "compete",
-    "hand_back",
-    "rank",
-    "ranked",
-    "scored",
-]
+    "Exchange", "Rank", "arriving", "carry_out", "compete", "hand_back", "rank", "ranked", "scored",
+]  # fmt: skip
 
 
 class Rank(NamedTuple):
@@ -240,13 +232,9 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )
     records = ops.write_slots(
-        (*state[2:8], *tree_leaves(state.aux)),
-        slot,
-        (*new[2:8], *tree_leaves(new.aux)),
-        write,
-        axis=axis,
-        donate=donate,
-    )
+        (*state[2:8], *tree_leaves(state.aux)), slot, (*new[2:8], *tree_leaves(new.aux)), write,
+        axis=axis, donate=donate,
+    )  # fmt: skip
     return state._replace(
         key=key,
         value=value,

@@ -9,6 +9,8 @@ from attendre_core.presets.config import MemoryConfig
 
 __all__ = ["adapted"]
 
+#: Models trained on no more positions read best with what is recent.
+_SHORT = 1024
 #: Deviations above the mean at which new entries start in an encoder.
 _ABOVE = 4.0
 
@@ -20,9 +22,10 @@ def adapted(
 
     No single system is best in every model; docs/policies.md has the measurements.
 
-    - A causal model of which M is at least half the trained length: what is recent, and sinks
-      (``AS+visible``). Such a model has little use for what is older, and reads texts unlike those
-      it was trained on worse if it sees more of them, also with full attention.
+    - A causal model trained on at most 1,024 positions, or on at most twice M: what is recent, and
+      sinks (``AS+visible``). Such a model has little use for what is older. What is unlike its
+      training draws its attention and harms it, with full attention too, and a memory that goes by
+      attention keeps just that.
     - An encoder without a decoder: new entries start at mu + 4 sigma instead of mu + sigma, with
       sinks. Its output describes every position, so a query's neighbours matter most; a decoder
       asks for single entries, wherever they are.
@@ -49,7 +52,7 @@ def adapted(
     if not config.adapt:
         return config
     sinks = min(4, config.kv_size // 4)
-    if causal and trained is not None and 2 * config.kv_size >= trained:
+    if causal and trained is not None and trained <= max(_SHORT, 2 * config.kv_size):
         recent = AttentionSink(sinks=sinks)
         return replace(
             config, policy=recent, per_head=False, protect_recent=0, sinks=0, adapt=False

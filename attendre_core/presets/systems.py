@@ -289,7 +289,7 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "present": "visible", "q_size": size // 2,
         },
         "attendre-causal": {
-            "policy": LFA(decay=1e-2, initial=ConstantScore(0.0), score="softmax"),
+            "policy": LFA(decay=3e-3, initial=ConstantScore(0.0), score="softmax"),
             "present": "visible", "per_head": True, "sinks": min(4, size // 4),
             "protect_recent": size // 2,
         },

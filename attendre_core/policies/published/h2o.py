@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
+from attendre_core.ops.sums import add_up
 from attendre_core.policies.base import New, Policy, Stored
 from attendre_core.policies.published.parts import norms, real, zero
 
@@ -55,4 +56,5 @@ class H2O(Policy):
         """Add the weights of this step's queries."""
         nothing = namespace_of(stored.score).zeros_like(stored.score)
         times = norms(real(attention.value, stored.valid)) if self.value_norm else None
-        return stored.score + attention.pool("weights", times=times, unseen=nothing)
+        gain = attention.pool("weights", times=times, unseen=nothing)
+        return add_up(stored.score, gain, stored.clock, attention.latest)
