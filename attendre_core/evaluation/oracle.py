@@ -44,7 +44,7 @@ from attendre_core.zoo.reader import Reader, States
 from attendre_core.zoo.tokens import last_rows, padded
 from attendre_core.zoo.writer import Writer
 
-__all__ = ["FullRead", "Kept", "keep_best"]
+__all__ = ["FullRead", "FullReads", "Kept", "keep_best"]
 
 
 class _Recorded:
@@ -127,6 +127,8 @@ class FullRead:
 
     def kept_at(self, memory: MemoryConfig, stops: Sequence[int]) -> list[Kept]:
         """Do what `kept` does after each of several numbers of chunks, in ascending order."""
+        # A recommended system becomes what it is in this model.
+        memory = self.model.with_memory(memory).memory or memory
         if memory.q_size:
             raise ConfigError(
                 f"oracle: q_size is {memory.q_size}, but no query waits in a read with full "
@@ -195,7 +197,6 @@ class FullRead:
             xp=self.model.library, dtype=self.model.dtype, device=self.model.device,
         )  # fmt: skip
         params = getattr(block, "policy_params", None)
-        observes = _observes(memory.policy)
         kept = []
         for done in range(stops[-1] + 1):
             if done in stops:
@@ -207,20 +208,35 @@ class FullRead:
             state = whole.store(
                 state, key, value, position, valid, policy_params=params, donate=True
             )
-            if observes:
-                # The output of the attention is known, so only the policy's view is computed.
-                reading = read(
-                    "oracle", state, query, position, valid, scale=memory.scale, causal=True,
-                    top_k=None, passes=None, encoding=layer.encoding,
-                    encoding_params=block.encoding_params, policy_params=params, document=None,
-                )  # fmt: skip
-                state = observe("oracle", memory.policy, state, reading.attention)
+            # The output of the attention is known, so only the policy's view is computed.
+            reading = read(
+                "oracle", state, query, position, valid, scale=memory.scale, causal=True,
+                top_k=None, passes=None, encoding=layer.encoding,
+                encoding_params=block.encoding_params, policy_params=params, document=None,
+            )  # fmt: skip
+            state = observe("oracle", memory.policy, state, reading.attention)
         return kept
 
     def _ends(self, stop: int) -> list[int]:
         """Return how many tokens of each row the first chunks hold."""
         unread = (len(self._pieces) - stop) * self.chunk
         return [max(length - unread, 0) for length in self.lengths]
+
+
+class FullReads:
+    """Reads of the same rows with full attention, one for each chunk length that is asked for.
+
+    Parameters are those of `FullRead`.
+    """
+
+    def __init__(self, model: Model, rows: Sequence[Sequence[int]]) -> None:
+        self._model, self._rows = model, rows
+        self._reads: dict[int, FullRead] = {}
+
+    def __getitem__(self, chunk: int) -> FullRead:
+        if chunk not in self._reads:
+            self._reads[chunk] = FullRead(self._model, self._rows, chunk)
+        return self._reads[chunk]
 
 
 class Kept(NamedTuple):
@@ -327,12 +343,6 @@ def keep_best(memory: KeyValueMemory, state: KeyValueState) -> KeyValueState:
         policy_state=None,  # Nothing is observed any more.
         **{name: take(getattr(settled, name)) for name in names},
     )
-
-
-def _observes(policy: Policy) -> bool:
-    """Whether a policy looks at what queries attend to."""
-    base = (Policy.observe, Policy.remember)
-    return (type(policy).observe, type(policy).remember) != base
 
 
 def _reader(model: Model, memory: MemoryConfig) -> Reader:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.evaluation.controls import System
-from attendre_core.evaluation.oracle import FullRead
+from attendre_core.evaluation.oracle import FullReads
 from attendre_core.evaluation.tasks.question import Question
 from attendre_core.evaluation.tasks.watched import WatchedStream, entries_held, memory_bytes
 from attendre_core.zoo.generate import generate, log_softmax
@@ -117,14 +117,13 @@ def _by_oracles(
 ) -> list[list[Answered]]:
     contexts = [question.tokens[: max(question.context, 1)] for question in some]
     rest = [question.tokens[max(question.context, 1) :] for question in some]
-    chunk = systems[0].memory.chunk
-    whole = FullRead(model, contexts, chunk)
+    whole, longest = FullReads(model, contexts), max(len(context) for context in contexts)
     results = []
     for system in systems:
-        kept = whole.kept(system.memory)
+        kept = whole[system.memory.chunk].kept(system.memory)
         answers = _answers(model, some, partial(kept.following, rest), new_tokens)
-        size = memory_bytes(model, system, max(whole.lengths))
-        held = entries_held(model, system, max(whole.lengths))
+        size = memory_bytes(model, system, longest)
+        held = entries_held(model, system, longest)
         seconds = kept.seconds / len(some)
         results.append(
             [Answered(*answer, math.nan, math.nan, size, held, seconds) for answer in answers]

@@ -12,7 +12,7 @@ import numpy as np
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
-from attendre_core.evaluation.oracle import FullRead
+from attendre_core.evaluation.oracle import FullReads
 from attendre_core.evaluation.tasks.repetition import copied_share, repeated_share
 from attendre_core.evaluation.tasks.task import Metric, Scores
 from attendre_core.evaluation.tasks.text_files import checksum, text_tokens
@@ -121,10 +121,10 @@ class Continuation:
         """Continue texts from what several oracles keep of one read with full attention."""
         for start in range(0, len(items), batch):
             some = items[start : start + batch]
-            whole = FullRead(model, [item.tokens[:-1] for item in some], systems[0].memory.chunk)
+            whole = FullReads(model, [item.tokens[:-1] for item in some])
             results = []
             for system in systems:
-                kept = whole.kept(system.memory)
+                kept = whole[system.memory.chunk].kept(system.memory)
                 last = [item.tokens[-1:] for item in some]
                 written = self._written(kept.following(last, self.new_tokens), some)
                 results.append(self._scores(model, some, system, written, kept.seconds))

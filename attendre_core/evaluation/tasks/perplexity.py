@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
-from attendre_core.evaluation.oracle import FullRead
+from attendre_core.evaluation.oracle import FullReads
 from attendre_core.evaluation.tasks.task import Metric, Scores
 from attendre_core.evaluation.tasks.text_files import checksum, text_tokens
 from attendre_core.evaluation.tasks.watched import WatchedStream, entries_held, memory_bytes
@@ -194,19 +194,19 @@ def oracle_losses(
 
     A piece is predicted from its own tokens and M entries of everything before them.
     """
-    chunk, length = systems[0].memory.chunk, len(rows[0])
-    if piece % chunk:
-        raise ConfigError(
-            f"eval perplexity: --chunk is {chunk}, but oracles choose anew every {piece} tokens. "
-            f"Use a chunk that divides {piece}."
-        )
+    length = len(rows[0])
     starts = range(0, length - 1, piece)
-    whole = FullRead(model, [row[: max(starts[-1], chunk)] for row in rows], chunk)
+    whole = FullReads(model, [row[: max(starts[-1], 1)] for row in rows])
     wanted = np.asarray(rows)
     results = []
     for system in systems:
-        losses = np.zeros((len(rows), length))
-        cuts = whole.kept_at(system.memory, [start // chunk for start in starts])
+        losses, chunk = np.zeros((len(rows), length)), system.memory.chunk
+        if piece % chunk:
+            raise ConfigError(
+                f"eval perplexity: --chunk is {chunk}, but oracles choose anew every {piece} "
+                f"tokens. Use a chunk that divides {piece}."
+            )
+        cuts = whole[chunk].kept_at(system.memory, [start // chunk for start in starts])
         for start, kept in zip(starts, cuts, strict=True):
             logits = kept.probe([row[start : start + piece] for row in rows])
             for row, scores in enumerate(log_softmax(np.asarray(logits, dtype=np.float64))):

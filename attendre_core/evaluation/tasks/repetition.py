@@ -21,7 +21,7 @@ def repeated_share(tokens: Sequence[Hashable], run: int = _RUN) -> float:
     (0.0, 0.2, 0.8)
     """
     runs = _runs(tokens, run)
-    return 1 - len(set(runs)) / len(runs) if runs else 0.0
+    return (len(runs) - len(set(runs))) / len(runs) if runs else 0.0
 
 
 def copied_share(tokens: Sequence[Hashable], source: Sequence[Hashable], run: int = _RUN) -> float:

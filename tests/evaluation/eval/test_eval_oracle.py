@@ -152,6 +152,17 @@ def test_a_shared_read_and_the_batch_change_nothing(anywhere, questions):
             assert one.entries == 24
 
 
+def test_each_system_is_observed_in_its_own_chunks(decoder, questions):
+    names = ("LRA-sum+softmax+chunk=4+oracle", "LRA-sum+softmax+oracle")
+    systems = [system(name, 24, chunk=16) for name in names]
+    (shared,) = answered_by_oracles(decoder, questions, systems, new_tokens=0)
+    for each, together in zip(systems, shared, strict=True):
+        (alone,) = answered(decoder, questions, each, new_tokens=0)
+        likely = [one.log_likelihood for one in alone]
+        assert [one.log_likelihood for one in together] == pytest.approx(likely, abs=1e-6)
+    assert shared[0][0].log_likelihood != shared[1][0].log_likelihood
+
+
 def test_reading_can_stop_earlier(decoder):
     row = np.random.default_rng(6).integers(0, 256, 48).tolist()
     memory = at.preset("H2O+chunk=16:12")
@@ -166,6 +177,23 @@ def test_reading_can_stop_earlier(decoder):
         assert np.array_equal(one.kv.position, other.kv.position)
     following = [row[32:36]]
     assert np.allclose(part.probe(following), whole.probe(following), atol=1e-5)
+
+
+def test_a_recommended_system_is_adapted_to_the_model(decoder):
+    """With half of the trained length or more, attendre-causal keeps sinks and what is recent."""
+    row = np.random.default_rng(9).integers(0, 256, 1100).tolist()
+    memory = at.preset("attendre-causal+chunk=256:1024")
+    found = FullRead(decoder, [row], chunk=256).kept(memory)
+    assert found.states[0].kv.position[0].tolist() == [0, 1, 2, 3, *range(80, 1100)]
+
+
+@pytest.mark.parametrize("name", ["SnapKV", "Defensive", "KeyDiff", "LagKV", "R-KV", "Nexus"])
+def test_published_policies_keep_as_many_as_they_are_given(decoder, questions, name):
+    bounded, oracle = (
+        read(decoder, questions, each, 24, new_tokens=0) for each in (name, f"{name}+oracle")
+    )
+    assert all(one.entries == 24 for one in oracle)
+    assert bounded[0].log_likelihood != oracle[0].log_likelihood
 
 
 def test_names():
