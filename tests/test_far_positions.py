@@ -86,7 +86,7 @@ def test_positions_that_do_not_fit_are_refused(library: Any) -> None:
 def test_a_stream_ends_before_positions_wrap() -> None:
     from attendre_core.evaluation import load_tiny
 
-    stream = load_tiny("prefix-lm", memory="attendre-causal+chunk=4:16").stream()
+    stream = load_tiny("prefix-lm", memory="LRA-sum+visible+chunk=4:16").stream()
     stream.feed([1, 2, 3, 4])
     stream._read[:] = LAST_POSITION - 8
     stream.feed([5, 6, 7, 8])
@@ -107,7 +107,7 @@ def test_the_cache_for_transformers_ends_before_positions_wrap() -> None:
         num_attention_heads=2, num_key_value_heads=1,
     )  # fmt: skip
     model = transformers.LlamaForCausalLM(config).eval()
-    cache = AttendreCache(model, "attendre-causal+chunk=4:8")
+    cache = AttendreCache(model, "LRA-sum+visible+chunk=4:8")
     tokens = torch.asarray([[1, 2, 3, 4]])
     with torch.no_grad():
         model(tokens, past_key_values=cache)

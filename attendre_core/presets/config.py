@@ -71,6 +71,9 @@ class MemoryConfig:
         See `KeyValueMemory`.
     cross_top_k
         How many encoder outputs each head of a decoder retrieves (Unlimiformer); None: all.
+    adapt
+        Whether a model may change the system to what is best for its kind and trained length; see
+        `attendre_core.presets.adapted`.
     layer_sizes
         Entries of each layer's K/V memory; empty: M in every layer. ``"pyramid"``: many in the
         first layers and few in the last, M on average; see `for_layers`.
@@ -103,6 +106,7 @@ class MemoryConfig:
     sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     cross_top_k: int | None = None
+    adapt: bool = False
     layer_sizes: tuple[int, ...] | Literal["pyramid"] = ()
 
     def __post_init__(self) -> None:
@@ -198,7 +202,7 @@ class MemoryConfig:
         Examples
         --------
         >>> import attendre_core as at
-        >>> at.preset("attendre-causal+pyramid:100").for_layers([None] * 5).layer_sizes
+        >>> at.preset("LRA-sum+visible+pyramid:100").for_layers([None] * 5).layer_sizes
         (195, 148, 100, 52, 5)
         """
         if self.layer_sizes == "pyramid":

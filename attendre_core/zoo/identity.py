@@ -104,7 +104,8 @@ def check_windows(model: Model, saved: SavedArrays, states: States) -> None:
 
 def _earlier_reprs(memory: MemoryConfig | None) -> tuple[str | None, ...]:
     """Return how older versions wrote a memory, before it had all its fields."""
-    return _first_repr(memory), repr(memory).replace(", layer_sizes=()", "")
+    before_sizes = repr(memory).replace(", layer_sizes=()", "")
+    return _first_repr(memory), before_sizes, before_sizes.replace(", adapt=False", "")
 
 
 def _first_repr(memory: MemoryConfig | None) -> str | None:

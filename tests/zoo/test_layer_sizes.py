@@ -20,7 +20,7 @@ SIZES = {
     "max_position_embeddings": 256, "attn_implementation": "eager",
 }  # fmt: skip
 TEXT = np.random.default_rng(1).integers(1, 97, size=90).tolist()
-NAME = "attendre-causal+pyramid+chunk=8:20"
+NAME = "LRA-sum+visible+c=0+pyramid+chunk=8:20"
 
 
 def llama() -> Any:
@@ -32,7 +32,7 @@ def slots_of(stream: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, 4, 7, 30])
-@pytest.mark.parametrize("name", ["attendre-causal", "LFA-0+chunk=8", "H2O", "AS+wait=9+chunk=4"])
+@pytest.mark.parametrize("name", ["LRA-sum+visible", "LFA-0+chunk=8", "H2O", "AS+wait=9+chunk=4"])
 def test_a_pyramid_has_the_same_total_and_falls(name: str, layers: int) -> None:
     config = at.preset(f"{name}+pyramid:100")
     sizes = config.for_layers([None] * layers).layer_sizes
@@ -49,9 +49,7 @@ def test_a_pyramid_has_the_same_total_and_falls(name: str, layers: int) -> None:
 def test_layers_with_a_window_are_left_out() -> None:
     config = at.preset(NAME).for_layers([None, 5, None, 5, None])
     assert config.layer_sizes == (39, 20, 20, 20, 1)
-    assert (
-        config.kv_memory(1, 5).size == at.preset("attendre-causal+chunk=8:20").kv_memory(1, 5).size
-    )
+    assert config.kv_memory(1, 5).size == at.preset("MT+chunk=8:20").kv_memory(1, 5).size
 
 
 @pytest.mark.parametrize("name", [NAME, "LFA-0+layers=9/8/4+k=6:9"])
