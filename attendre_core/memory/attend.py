@@ -87,7 +87,7 @@ def read(
             where, "position", position, "batch, queries", (batch, count),
             "Give one number to each query of each row.",
         )  # fmt: skip
-        position = checks.positions(where, "position", position)
+        position = checks.positions(where, "position", position, valid)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
     usable = finite if full else valid & finite
     unusable = ~usable

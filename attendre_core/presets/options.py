@@ -78,6 +78,16 @@ def _span(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    if not re.fullmatch("[0-9]{1,18}(/[0-9]{1,18})*", text):
+        raise ValueError("the entries of each layer, e.g. 64/32/16")
+    return tuple(int(size) for size in text.split("/"))
+
+
+def _shown_sizes(sizes: Any) -> str | None:
+    return "/".join(map(str, sizes)) if isinstance(sizes, tuple) and sizes else None
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of the grammar.
@@ -140,6 +150,9 @@ OPTIONS = (
            "never evict the most recent entries: this many, or 'half' of M"),
     Option("pin=START-STOP", "pin", ValueKind(_span, lambda span: f"{span[0]}-{span[1]}"),
            "never evict these positions; may be repeated"),
+    Option("layers=SIZES", "layer_sizes", ValueKind(_sizes, _shown_sizes),
+           "entries of each layer, as in 64/32/16"),
+    Option("pyramid", "layer_sizes", "pyramid", "early layers hold more entries than late ones"),
     Option("wait=COUNT", "q_size", _count(0, "half"),
            "N: positions a query waits before it attends, or 'half' of M"),
     Option("k=COUNT", "top_k", _count(1, "all"), "K: entries each query retrieves, or 'all'"),

@@ -53,12 +53,13 @@ def layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
     ours = attends_through_us(model, config)
     siblings = layers if getattr(config, "num_kv_shared_layers", None) else None
     crossing = getattr(config, "cross_attention_layers", None) or ()
-    for number, own in enumerate(DynamicCache(config=model.config).layers):
+    every = DynamicCache(config=model.config).layers
+    fixed = [_is_fixed(own) or number in crossing for number, own in enumerate(every)]
+    # What does not depend on M counts as a window.
+    memory = memory.for_layers([1 if one else None for one in fixed])
+    for number, own in enumerate(every):
         kind = type(own)
-        fixed = kind.__module__ == "transformers.cache_utils" and (
-            getattr(own, "is_sliding", False) or not isinstance(own, DynamicLayer)
-        )
-        if fixed or number in crossing:
+        if fixed[number]:
             layers.append(own)
         elif ours and kind is DynamicLayer:
             layers.append(MemoryLayer(number, memory, trace, siblings))
@@ -67,6 +68,13 @@ def layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
         else:
             layers.append(_held(model, number, own, memory))
     return layers
+
+
+def _is_fixed(layer: Any) -> bool:
+    """Whether a layer of transformers' own cache is of fixed size."""
+    return type(layer).__module__ == "transformers.cache_utils" and (
+        getattr(layer, "is_sliding", False) or not isinstance(layer, DynamicLayer)
+    )
 
 
 def _reason(model: Any, config: Any) -> str | None:
