@@ -18,7 +18,15 @@ from attendre_core.errors import ConfigError
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
+__all__ = [
+    "Clip",
+    "ScoreTransform",
+    "Shift",
+    "check_score",
+    "check_window",
+    "transformed",
+    "windowed",
+]
 
 
 @dataclass(frozen=True)
@@ -100,3 +108,17 @@ def transformed(score: ScoreTransform, attention: Attention) -> Array | str:
     if isinstance(score, str):
         return "weights" if score == "softmax" else score
     return score(attention)
+
+
+def check_window(where: str, window: int | None) -> None:
+    """Refuse a number of queries that is not a positive whole number."""
+    if window is not None and not (isinstance(window, int) and window >= 1):
+        raise ConfigError(
+            f"{where}: window is {window!r}, expected a positive whole number: by how many of the "
+            "last queries of a step entries are scored; or None, by all."
+        )
+
+
+def windowed(attention: Attention, window: int | None) -> Attention:
+    """Return the view of the last ``window`` valid queries; None = of all."""
+    return attention if window is None else attention.recent(window)

@@ -223,37 +223,45 @@ class Attention:
 
     def last(self) -> Attention:
         """Return the same view of only the last valid query of each row."""
+        return self.recent(1)
+
+    def recent(self, count: int) -> Attention:
+        """Return the same view of only the last ``count`` valid queries of each row, in order.
+
+        Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
+        first ones are not valid.
+        """
         xp, pairs = self._xp, self._pairs
-        number = numbers(self.valid.shape[-1], self.valid)
-        which = xp.max(xp.where(self.valid, number, -1), axis=-1, keepdims=True)
-        is_last = number == which
+        batch, queries = self.valid.shape
+        if queries <= count:
+            return self
+        number = numbers(queries, self.valid)
+        latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
+        index = xp.flip(latest_first, axis=-1)
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select the last valid query along an axis."""
+            """Select these queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
-            lead, rest = (1,) * (axis - 1), (1,) * (array.ndim - axis - 1)
-            here = xp.reshape(is_last, (is_last.shape[0], *lead, number.shape[0], *rest))
-            if xp.isdtype(array.dtype, "bool"):
-                return xp.any(array & here, axis=axis, keepdims=True)
-            kept = xp.where(here, array, xp.zeros_like(array))
-            return xp.sum(kept, axis=axis, keepdims=True, dtype=array.dtype)
+            array = xp.broadcast_to(array, (batch, *array.shape[1:]))
+            return ops.gather_slots(array, index, axis=axis)
 
         def of(term: Term) -> Term:
             return term.with_query(only(term.plain_query, 3), only(term.query_at, 3))
 
-        last = pairs._replace(
+        recent = pairs._replace(
             query_position=only(pairs.query_position, 3),
-            query_valid=which >= 0,
+            query_valid=only(pairs.query_valid, 1),
             terms=tuple(of(term) for term in pairs.terms),
             query_place=only(pairs.query_place, 3),
             bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
             near=only(pairs.near, 3),
             memo={},
+            sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
         return Attention(
-            last, self._value, only(self.position, 1), self.stored, self.latest,
+            recent, self._value, only(self.position, 1), self.stored, self.latest,
             lambda: only(self.query, 3), self._top_k, self._passes,
         )  # fmt: skip
 

@@ -23,6 +23,8 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
+    window : int or None
+        How many of the last real queries of a step score; None = all.
     """
 
     kind: str
@@ -34,6 +36,7 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
+    window: int | None = None
 
 
 @dataclass(frozen=True)
