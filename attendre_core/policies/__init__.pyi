@@ -2,7 +2,6 @@ from attendre_core.policies.base import New as New
 from attendre_core.policies.base import Policy as Policy
 from attendre_core.policies.base import Stored as Stored
 from attendre_core.policies.fifo import FIFO as FIFO
-from attendre_core.policies.h2o import H2O as H2O
 from attendre_core.policies.initial_score import AnyInitial as AnyInitial
 from attendre_core.policies.initial_score import ConstantScore as ConstantScore
 from attendre_core.policies.initial_score import InitialScore as InitialScore
@@ -12,10 +11,11 @@ from attendre_core.policies.lfa import LFA as LFA
 from attendre_core.policies.lfu import LFU as LFU
 from attendre_core.policies.lra import LRA as LRA
 from attendre_core.policies.lru import LRU as LRU
+from attendre_core.policies.published import H2O as H2O
+from attendre_core.policies.published import TOVA as TOVA
 from attendre_core.policies.random import Random as Random
 from attendre_core.policies.scores import Clip as Clip
 from attendre_core.policies.scores import Shift as Shift
 from attendre_core.policies.sink import AttentionSink as AttentionSink
 from attendre_core.policies.ties import RandomTies as RandomTies
-from attendre_core.policies.tova import TOVA as TOVA
 from attendre_core.policies.view import Attention as Attention

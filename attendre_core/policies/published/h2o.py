@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.policies.base import New, Policy, Stored
+from attendre_core.policies.published.parts import zero
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -38,7 +39,7 @@ class H2O(Policy):
 
     def enter(self, stored: Stored, new: New) -> Array:
         """Return 0: no query has attended to a new entry yet."""
-        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+        return zero(stored)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Add the weights of this step's queries."""
