@@ -10,13 +10,7 @@ from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
-from attendre_core.policies.scores import (
-    ScoreTransform,
-    check_score,
-    check_window,
-    transformed,
-    windowed,
-)
+from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -88,7 +82,7 @@ class LFA(Scored):
         past = stored.score
         if self.start == "replace":
             past = xp.where(stored.observed, past, xp.zeros_like(past))
-        view, weight = windowed(attention, self.window), None
+        view, weight = attention.recent(self.window), None
         if self.decay != 0:
             now = attention.latest[:, None]
             asked = xp.where(view.valid, view.position, now)

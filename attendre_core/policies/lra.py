@@ -9,13 +9,7 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
-from attendre_core.policies.scores import (
-    ScoreTransform,
-    check_score,
-    check_window,
-    transformed,
-    windowed,
-)
+from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -78,7 +72,7 @@ class LRA(Scored):
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""
-        view = windowed(attention, 1 if self.pool == "last" else self.window)
+        view = attention.recent(1 if self.pool == "last" else self.window)
         queries = "sum" if self.pool == "last" else self.pool
         heads = self.heads or ("max" if self.pool == "max" else "sum")
         return view.pool(transformed(self.score, view), queries=queries, heads=heads)

@@ -12,21 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from attendre_core import checks
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = [
-    "Clip",
-    "ScoreTransform",
-    "Shift",
-    "check_score",
-    "check_window",
-    "transformed",
-    "windowed",
-]
+__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "check_window", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -111,14 +104,7 @@ def transformed(score: ScoreTransform, attention: Attention) -> Array | str:
 
 
 def check_window(where: str, window: int | None) -> None:
-    """Refuse a number of queries that is not a positive whole number."""
-    if window is not None and not (isinstance(window, int) and window >= 1):
-        raise ConfigError(
-            f"{where}: window is {window!r}, expected a positive whole number: by how many of the "
-            "last queries of a step entries are scored; or None, by all."
-        )
-
-
-def windowed(attention: Attention, window: int | None) -> Attention:
-    """Return the view of the last ``window`` valid queries; None = of all."""
-    return attention if window is None else attention.recent(window)
+    """Refuse a number of queries that is not a positive whole number, or None."""
+    if window is not None:
+        hint = "So many of a step's last queries score; None = all."
+        checks.whole_number(where, "window", window, least=1, hint=hint)

@@ -225,15 +225,15 @@ class Attention:
         """Return the same view of only the last valid query of each row."""
         return self.recent(1)
 
-    def recent(self, count: int) -> Attention:
-        """Return the same view of only the last ``count`` valid queries of each row, in order.
+    def recent(self, count: int | None) -> Attention:
+        """Return the same view of only the last ``count`` valid queries of each row; None = all.
 
         Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
         first ones are not valid.
         """
         xp, pairs = self._xp, self._pairs
         batch, queries = self.valid.shape
-        if queries <= count:
+        if count is None or queries <= count:
             return self
         number = numbers(queries, self.valid)
         latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
