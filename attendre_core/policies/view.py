@@ -50,6 +50,7 @@ class Attention:
         self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
+        self._attends = top_k is None  # to all entries, for the output of the step
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
@@ -190,7 +191,7 @@ class Attention:
         elif amounts == "logits" and queries != "max":
             return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
-            value = self._value if self._top_k is None else None
+            value = self._value if self._attends else None
             pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
         return self._over_heads(pooled, heads, unseen)
 
@@ -260,10 +261,12 @@ class Attention:
             sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
-        return Attention(
+        view = Attention(
             recent, self._value, only(self.position, 1), self.stored, self.latest,
             lambda: only(self.query, 3), self._top_k, self._passes,
         )  # fmt: skip
+        view._attends = False
+        return view
 
     # ---------------------------------------------------------------- inside
 

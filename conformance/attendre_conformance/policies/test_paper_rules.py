@@ -149,8 +149,8 @@ def test_windows_of_queries(backend: Any, data: st.DataObject) -> None:
     pool = data.draw(st.sampled_from(("sum", "max")), label="pool")
     stream = data.draw(streams(GQA), label="stream")
 
-    def states(*changes: Any, **more: Any) -> Any:
-        policy = at.LRA(*changes, heads="sum", **more)
+    def states(pool: Any, window: int | None = None) -> Any:
+        policy = at.LRA(pool, heads="sum", window=window)
         return Runner.of(backend, case("windows", GQA, policy, causal=True)).run(stream)[0]
 
     for window, other in ((1, states("last")), (GQA.seq, states(pool))):
