@@ -113,7 +113,7 @@ def test_dtypes(dtype, small):
 
 
 def test_the_output_is_the_one_that_pooling_left(monkeypatch):
-    query, _, attend = stepping(POLICIES["LRA-sum"])
+    _, _, attend = stepping(POLICIES["LRA-sum"])
     want = attend(causal=True)
 
     def refuse(*arguments, **given):
