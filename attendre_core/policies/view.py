@@ -50,6 +50,7 @@ class Attention:
         self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
+        self._attends = top_k is None  # to all entries, for the output of the step
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
@@ -193,7 +194,7 @@ class Attention:
         elif amounts == "logits" and queries != "max" and times is None:
             return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
-            value = self._value if self._top_k is None else None
+            value = self._value if self._attends else None
             pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
         if times is not None:
             pooled = pooled * times[:, :, None, :]
@@ -226,25 +227,27 @@ class Attention:
             pooled = self._per_query(pooled)
         return self._over_heads(pooled, heads, unseen)
 
-    def last(self, count: int = 1) -> Attention:
+    def last(self, count: int | None = 1) -> Attention:
         """Return the same view of only the last valid queries of each row.
+
+        Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
+        first ones are not valid.
 
         Parameters
         ----------
         count
-            How many; a step with no more queries is returned as it is.
+            How many; None = all.
         """
         xp, pairs = self._xp, self._pairs
         batch, queries = self.valid.shape
-        if count >= queries:
+        if count is None or queries <= count:
             return self
         number = numbers(queries, self.valid)
-        # Valid queries in their order, after all others.
-        order = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)
-        index = order[:, queries - count :]
+        latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
+        index = xp.flip(latest_first, axis=-1)
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select the last valid queries along an axis."""
+            """Select these queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
             array = xp.broadcast_to(array, (batch, *array.shape[1:]))
@@ -253,7 +256,7 @@ class Attention:
         def of(term: Term) -> Term:
             return term.with_query(only(term.plain_query, 3), only(term.query_at, 3))
 
-        last = pairs._replace(
+        recent = pairs._replace(
             query_position=only(pairs.query_position, 3),
             query_valid=only(pairs.query_valid, 1),
             terms=tuple(of(term) for term in pairs.terms),
@@ -261,12 +264,15 @@ class Attention:
             bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
             near=only(pairs.near, 3),
             memo={},
+            sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
-        return Attention(
-            last, self._value, only(self.position, 1), self.stored, self.latest,
+        view = Attention(
+            recent, self._value, only(self.position, 1), self.stored, self.latest,
             lambda: only(self.query, 3), self._top_k, self._passes,
         )  # fmt: skip
+        view._attends = False
+        return view
 
     # ---------------------------------------------------------------- inside
 

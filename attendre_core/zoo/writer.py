@@ -216,7 +216,7 @@ def write_after(
     inside = model.memory is not None and model.memory.decode == "inside"
     stack = reader.stack(int(np.max(lengths)) + room)
     stack, states = stack.decoding(states, None if inside else room)
-    cached = not inside and can_cache(model.library, stack.layers, states)
+    cached = not inside and can_cache(model.library, stack.layers)
     writer = Writer(
         model, reader.part, reader.params, reader.blocks, stack, states, lengths, room,
         cached=cached,

@@ -111,6 +111,7 @@ def policy_rule(policy: Any) -> PolicyRule:
             initial=_initial(policy.initial),
             score=_score(policy.score),
             hold=policy.hold,
+            window=policy.window,
         )
     if not isinstance(policy, at.LFA):
         return published_rule(policy)
@@ -122,6 +123,7 @@ def policy_rule(policy: Any) -> PolicyRule:
         score=_score(policy.score),
         hold=policy.hold,
         start=policy.start,
+        window=policy.window,
     )
 
 
@@ -175,6 +177,8 @@ VARIANTS = (
     case("lfa-replace", MHA, at.LFA(0.0, at.ConstantScore(3.0), start="replace", hold=True)),
     case("lfa-quantile", GQA, at.LFA(0.0, at.QuantileScore(0.25))),
     case("lra-quota", LONG_CHUNK, at.LRA("last", at.QuotaScore(0.5))),
+    case("lra-window", LONG_CHUNK, at.LRA("mean", score="softmax", window=3), causal=True),
+    case("lfa-window", GQA, at.LFA(0.0625, at.InitialScore(0.0), window=2)),
 )
 
 #: Options of the memory itself.

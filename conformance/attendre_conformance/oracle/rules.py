@@ -24,6 +24,8 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
+    window : int or None
+        How many of the last real queries of a step score; None = all.
     options : tuple of pairs
         Names and values of what a policy of another paper has besides.
     """
@@ -37,6 +39,7 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
+    window: int | None = None
     options: tuple[tuple[str, Any], ...] = ()
 
     def option(self, name: str) -> Any:

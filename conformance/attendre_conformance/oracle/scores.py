@@ -96,7 +96,7 @@ class ScoredEntries:
     ) -> None:
         """LRA: the score is replaced by the pooled attention of this step."""
         policy = self.rule.policy
-        queries = real[-1:] if policy.pool == "last" else real
+        queries = real[-1:] if policy.pool == "last" else self.asking(real)
         per_head = []
         count = 0
         for h in range(len(scores[0])):
@@ -134,7 +134,7 @@ class ScoredEntries:
             per_head.append(
                 math.fsum(
                     scores[i][h][entry.arrival] * math.exp(policy.decay * (position[i] - latest))
-                    for i in real
+                    for i in self.asking(real)
                     if entry.arrival in scores[i][h]
                 )
             )
@@ -148,6 +148,11 @@ class ScoredEntries:
             entry.origin = added(entry.origin, gain)
         else:
             entry.origin = ("observed", entry.arrival, self.steps)
+
+    def asking(self, real: list[int]) -> list[int]:
+        """Return the queries of a step that score, of all real ones."""
+        window = self.rule.policy.window
+        return real if window is None else real[max(0, len(real) - window) :]
 
     def over_heads(self, per_head: list[float]) -> float:
         """Pool one score per head into one score."""
