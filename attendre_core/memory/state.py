@@ -10,14 +10,9 @@ from attendre_core.policies.view import NO_QUERY
 from attendre_core.tree import tree_map
 
 __all__ = [
-    "Entries",
-    "EvictedEntries",
-    "KeyValueState",
-    "RetrievedEntries",
-    "empty_like",
-    "empty_state",
+    "Entries", "EvictedEntries", "KeyValueState", "RetrievedEntries", "empty_like", "empty_state",
     "grown",
-]
+]  # fmt: skip
 
 
 class KeyValueState(NamedTuple):

@@ -16,7 +16,7 @@ def table(like: Array, make: Callable[..., Any], *spec: Hashable, dtype: Any) ->
 
     A kernel keeps the array for the next call, so that a step copies nothing from the host. It
     must therefore not be written to. A table that is made while a function is traced is a constant
-    of the program, and is not kept.
+    of the program, and is not kept, unless the kernel makes it an input of the program.
 
     Parameters
     ----------

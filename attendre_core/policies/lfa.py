@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
+from attendre_core.ops.sums import add_up
 from attendre_core.policies.base import Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
+from attendre_core.policies.initial_score import AnyInitial, ConstantScore, InitialScore, Scored
 from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class LFA(Scored):
     Notes
     -----
     Laws: without a window, independent of the chunk length while nothing is evicted and new
-    entries start at 0; scaling all logits by a > 0 does not change what is evicted.
+    entries start at 0; scaling all logits by a > 0 does not change what is evicted. Sums never
+    freeze, however long the stream (specification, law-sums).
 
     Examples
     --------
@@ -76,13 +78,19 @@ class LFA(Scored):
         check_score("LFA", self.score)
         check_window("LFA", self.window)
 
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        """Whether scores are sums of which only the differences matter."""
+        absolute = isinstance(self.initial, ConstantScore) or self.start == "replace"
+        return self.decay == 0 and not absolute
+
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Decay the sums so far and add the decayed attention of this step's queries."""
         xp = namespace_of(stored.score)
         past = stored.score
         if self.start == "replace":
             past = xp.where(stored.observed, past, xp.zeros_like(past))
-        view, weight = attention.recent(self.window), None
+        view, weight = attention.last(self.window), None
         if self.decay != 0:
             now = attention.latest[:, None]
             asked = xp.where(view.valid, view.position, now)
@@ -92,6 +100,8 @@ class LFA(Scored):
             weight = left[:, 1:]
         nothing = xp.zeros_like(past)
         if self.score == "logits":
-            return past + view.sum_logits(weight, heads=self.heads, unseen=nothing)
-        amounts = transformed(self.score, view)
-        return past + view.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)
+            gain = view.sum_logits(weight, heads=self.heads, unseen=nothing)
+        else:
+            amounts = transformed(self.score, view)
+            gain = view.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)
+        return add_up(past, gain, stored.clock, attention.latest)

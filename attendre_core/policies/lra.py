@@ -72,7 +72,7 @@ class LRA(Scored):
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""
-        view = attention.recent(1 if self.pool == "last" else self.window)
+        view = attention.last(1 if self.pool == "last" else self.window)
         queries = "sum" if self.pool == "last" else self.pool
         heads = self.heads or ("max" if self.pool == "max" else "sum")
         return view.pool(transformed(self.score, view), queries=queries, heads=heads)

@@ -166,6 +166,7 @@ class Attention:
         queries: str = "sum",
         heads: str = "sum",
         weight: Array | None = None,
+        times: Array | None = None,
         unseen: Array | None = None,
     ) -> Array:
         """Pool over the queries that saw an entry, then over heads.
@@ -179,6 +180,8 @@ class Attention:
             ``"sum"``, ``"max"`` or ``"mean"``.
         weight
             (batch, queries): multiplies the amounts; None = 1.
+        times
+            (batch, G, slots): multiplies what is pooled over queries, before heads; None = 1.
         unseen
             Scores of the entries that no valid query saw; None = they keep their scores.
         """
@@ -188,11 +191,13 @@ class Attention:
             raise ConfigError(
                 f"Attention.pool: amounts is {amounts!r}, expected an array, 'logits' or 'weights'."
             )
-        elif amounts == "logits" and queries != "max":
+        elif amounts == "logits" and queries != "max" and times is None:
             return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
             value = self._value if self._attends else None
             pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
+        if times is not None:
+            pooled = pooled * times[:, :, None, :]
         return self._over_heads(pooled, heads, unseen)
 
     def sum_logits(
@@ -222,26 +227,25 @@ class Attention:
             pooled = self._per_query(pooled)
         return self._over_heads(pooled, heads, unseen)
 
-    def last(self) -> Attention:
-        """Return the same view of only the last valid query of each row."""
-        return self.recent(1)
+    def last(self, count: int | None = 1) -> Attention:
+        """Return the same view of only the last valid queries of each row.
 
-    def recent(self, count: int | None) -> Attention:
-        """Return the same view of only the last ``count`` valid queries of each row; None = all.
-
-        Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
-        first ones are not valid.
+        Parameters
+        ----------
+        count
+            How many; None = all. A step with no more queries is returned as it is.
         """
         xp, pairs = self._xp, self._pairs
         batch, queries = self.valid.shape
-        if count is None or queries <= count:
+        if count is None or count >= queries:
             return self
         number = numbers(queries, self.valid)
-        latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
-        index = xp.flip(latest_first, axis=-1)
+        # Valid queries in their order, after all others.
+        order = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)
+        index = order[:, queries - count :]
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select these queries along an axis."""
+            """Select the last valid queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
             array = xp.broadcast_to(array, (batch, *array.shape[1:]))

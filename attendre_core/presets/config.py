@@ -68,6 +68,9 @@ class MemoryConfig:
         See `KeyValueMemory`.
     cross_top_k
         How many encoder outputs each head of a decoder retrieves (Unlimiformer); None: all.
+    adapt
+        Whether a model may change the system to what is best for its kind and trained length; see
+        `attendre_core.presets.adapted`.
 
     Examples
     --------
@@ -97,6 +100,7 @@ class MemoryConfig:
     sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     cross_top_k: int | None = None
+    adapt: bool = False
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attendre_core.policies import Clip, InitialScore, QuantileScore, QuotaScore
+from attendre_core.policies import Clip, ConstantScore, InitialScore, QuantileScore, QuotaScore
 
 __all__ = ["OPTIONS", "Option", "ValueKind", "decimal", "option_named", "option_of"]
 
@@ -114,6 +114,7 @@ class Option:
 
 
 _C = _start(InitialScore, "sigmas", "a finite number")
+_CONSTANT = _start(ConstantScore, "value", "a finite number")
 _QUOTA = _start(QuotaScore, "share", "a share from 0 to 1")
 _QUANTILE = _start(QuantileScore, "quantile", "a share from 0 to 1")
 #: All options, in the order in which canonical names list them.
@@ -123,18 +124,20 @@ OPTIONS = (
     Option("clip", "policy.score", Clip(), "score entries by logits, negative ones as 0"),
     Option("hold", "policy.hold", True, "do not score entries later than every query so far"),
     Option("c=NUMBER", "policy.initial", _C, "new entries start at mu - c sigma of the scores"),
+    Option("start=NUMBER", "policy.initial", _CONSTANT, "new entries start with this score"),
     Option("quota=SHARE", "policy.initial", _QUOTA, "at least this share of a chunk enters"),
     Option("quantile=SHARE", "policy.initial", _QUANTILE,
            "new entries beat at least this share of the memory"),
-    Option("window=COUNT", "policy.window", _count(1, "all"),
-           "score by the last so many queries of a chunk, or by 'all'"),
     Option("seed=INT", "policy.seed", _count(0), "which random sample"),
+    Option("window=COUNT", "policy.window", _count(1, "all"),
+           "how many of the last queries of a chunk score entries, or 'all'"),
     Option("visible", "present", "visible", "a chunk is attended to before it competes"),
     Option("compete", "present", "compete", "a chunk competes before it is attended to"),
     Option("per-head", "per_head", True, "each K/V head evicts on its own"),
     Option("per-token", "per_head", False, "all K/V heads evict the same tokens"),
     Option("sinks=COUNT", "sinks", _count(0), "never evict the first entries"),
-    Option("recent=COUNT", "protect_recent", _count(0), "never evict the most recent entries"),
+    Option("recent=COUNT", "protect_recent", _count(0, "half"),
+           "never evict the most recent entries: this many, or 'half' of M"),
     Option("pin=START-STOP", "pin", ValueKind(_span, lambda span: f"{span[0]}-{span[1]}"),
            "never evict these positions; may be repeated"),
     Option("wait=COUNT", "q_size", _count(0, "half"),
@@ -151,6 +154,8 @@ OPTIONS = (
     Option("outputs=COUNT", "encoder_outputs", _count(1), "O: encoder outputs a decoder can see"),
     Option("cross=COUNT", "cross_top_k", _count(1, "all"),
            "encoder outputs each decoder head retrieves, or 'all'"),
+    Option("adapt", "adapt", True, "the model may choose what is best for its kind and length"),
+    Option("fixed", "adapt", False, "the same system in every model"),
 )  # fmt: skip
 _BY_WORD = {option.word: option for option in OPTIONS}
 

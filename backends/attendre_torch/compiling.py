@@ -19,6 +19,7 @@ import torch
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_torch.heads import current_group
+from attendre_torch.tables import taken_as_inputs
 
 __all__ = ["compile_steps", "compiled_step", "run_step"]
 
@@ -72,7 +73,8 @@ def compiled_step(
     programs: dict[tuple[Any, ...], Step] = {}
 
     def run(state: LayerState, chunk: Chunk) -> tuple[LayerState, LayerOutput]:
-        return layer.step(state, chunk, encoding_params=encoding_params, donate=donate)
+        with taken_as_inputs():
+            return layer.step(state, chunk, encoding_params=encoding_params, donate=donate)
 
     def step(state: LayerState, chunk: Chunk) -> tuple[LayerState, LayerOutput]:
         chunk = Chunk(*chunk)
@@ -219,7 +221,8 @@ def _programs_of(layer: AttendreLayer, donate: bool) -> dict[tuple[Any, ...], Pr
 
 def _program(step: Callable[..., Any], donate: bool, backend: Any) -> Callable[..., Any]:
     def run(state: LayerState, chunk: Chunk, encoding_params: Any, policy_params: Any) -> Any:
-        return step(state, chunk, encoding_params, policy_params, donate)
+        with taken_as_inputs():
+            return step(state, chunk, encoding_params, policy_params, donate)
 
     compiled: Callable[..., Any] = torch.compile(
         _with_own_code(run), fullgraph=True, dynamic=False, backend=backend,

@@ -2,27 +2,98 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import is_dataclass
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-__all__ = ["table"]
+__all__ = ["table", "taken_as_inputs"]
+
+#: Where a table may be a constant of any program: nothing has to be copied to the device.
+_NOTHING_TO_COPY: tuple[str, ...] = ("cpu",)
+#: Not empty while a program is traced that takes tables as inputs. Dynamo can trace a list that is
+#: as it was at the end.
+_TRACED: list[bool] = []
+
+
+@contextmanager
+def taken_as_inputs() -> Iterator[None]:
+    """Let a program that is traced in this block take its tables as inputs.
+
+    Otherwise a table is a constant of the program, and PyTorch copies it to an accelerator in every
+    call. The program must be made for fixed shapes and for one layer: settings and sizes that a
+    table depends on are not checked again.
+    """
+    _TRACED.append(True)
+    try:
+        yield
+    finally:
+        _TRACED.pop()
 
 
 def table(like: Tensor, make: Callable[..., Any], *spec: Hashable, dtype: torch.dtype) -> Tensor:
-    """Make a table once for each device and dtype, in eager code.
+    """Make a table once for each device and dtype.
 
-    Nothing is kept while a function is traced or transformed: such a tensor may be a wrapper that
-    must not outlive the function.
+    While a function is traced or transformed, nothing is kept but what `taken_as_inputs` asks for:
+    such a tensor may be a wrapper that must not outlive the function.
     """
-    if torch.compiler.is_compiling() or type(like) not in (Tensor, torch.nn.Parameter):
+    if torch.compiler.is_compiling():
+        if not _TRACED or like.device.type in _NOTHING_TO_COPY or torch.compiler.is_exporting():
+            return NotImplemented
+        name = _keep(make, dtype, like.device, len(spec), *_taken_apart(spec))
+        found: Tensor = getattr(_KEPT, name)
+        return found
+    if type(like) not in (Tensor, torch.nn.Parameter):
         return NotImplemented
     if torch._C._are_functorch_transforms_active():
         return NotImplemented
     return _kept(make, spec, dtype, like.device)
+
+
+class _Kept:
+    """Holds the tables of programs by name; a program takes its attributes as inputs."""
+
+
+_KEPT = _Kept()
+
+
+def _taken_apart(spec: Sequence[Any]) -> list[Any]:
+    """Replace a dataclass by its class, the number of its fields, and these.
+
+    The program may have made it itself, and such an object does not exist while it is traced.
+    """
+    found: list[Any] = []
+    for x in spec:
+        if is_dataclass(x):
+            fields = [getattr(x, name) for name in x.__dataclass_fields__]
+            found += [type(x), len(fields), *_taken_apart(fields)]
+        else:
+            found.append(x)
+    return found
+
+
+def _put_together(parts: Iterator[Any]) -> Any:
+    """Return the first object of what was taken apart."""
+    first = next(parts)
+    if isinstance(first, type):
+        return first(*(_put_together(parts) for _ in range(next(parts))))
+    return first
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _keep(
+    make: Callable[..., Any], dtype: torch.dtype, device: torch.device, count: int, *parts: Any
+) -> str:
+    """Keep a table; return the name under which the program that is being traced finds it."""
+    rest = iter(parts)
+    kept = _kept(make, tuple(_put_together(rest) for _ in range(count)), dtype, device)
+    name = f"table_{id(kept)}"
+    setattr(_KEPT, name, kept)
+    return name
 
 
 @lru_cache(maxsize=256)

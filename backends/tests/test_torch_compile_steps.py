@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from torch._dynamo.backends.common import aot_autograd  # noqa: E402
 
-from attendre_torch import AttendreAttention, compile_steps, compiling  # noqa: E402
+from attendre_torch import AttendreAttention, compile_steps, compiling, tables  # noqa: E402
 
 B, S, M, H, G, D = 2, 4, 8, 4, 2, 8
 
@@ -85,13 +85,27 @@ def test_a_module_runs_compiled_steps():
 READS = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten._unique2")
 
 
-@pytest.mark.parametrize("top_k", [None, 3])
-def test_a_program_neither_reads_nor_copies_from_the_host(top_k):
+@pytest.mark.parametrize(
+    ("top_k", "encoding"),
+    [
+        (None, at.NoPosition()),
+        (3, at.RoPE()),
+        (None, at.RoPE(scaling=at.YaRN(4.0, 64))),
+        (None, at.LMInfinite(6)),
+        (3, at.ALiBi()),
+    ],
+)
+def test_a_program_neither_reads_nor_copies_from_the_host(top_k, encoding, monkeypatch):
     """Fixed shapes, nothing that depends on values, no constant: what a CUDA graph asks for."""
+    monkeypatch.setattr(tables, "_NOTHING_TO_COPY", ())  # as on an accelerator
     capture = Capture()
-    layer = layer_of(top_k=top_k)
-    with torch.no_grad(), compile_steps(True, backend=capture), machine_code(False):
-        layer.step(empty(layer), chunks(1)[0])
+    layer = layer_of(top_k=top_k, encoding=encoding)
+    state, (chunk,) = empty(layer), chunks(1)
+    with torch.no_grad(), machine_code(False):
+        _, wanted = layer.step(state, chunk)
+        with compile_steps(True, backend=capture):
+            _, found = layer.step(state, chunk)
+    torch.testing.assert_close(found.value, wanted.value)
     (graph,) = capture.graphs
     nodes = list(graph.graph.nodes)
     assert not [node for node in nodes if node.op == "get_attr"], "a constant in the graph"

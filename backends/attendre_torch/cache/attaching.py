@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from attendre_core.errors import ConfigError
-from attendre_torch.cache.held import Held
 from attendre_torch.cache.interface import implementations_of, is_ours, stand_before
+from attendre_torch.cache.masking import watch_masks
 
-__all__ = ["attach", "check_attached", "detach", "innermost"]
+__all__ = ["attach", "check_attached", "check_watched", "detach", "innermost"]
 
 
 class _Before(NamedTuple):
@@ -38,7 +37,7 @@ def innermost(model: Any) -> Any:
     return model
 
 
-def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> bool:
+def attach(model: Any, chunk: int | None, *, through_us: bool, by_itself: bool) -> bool:
     """Let a model attend through our functions; returns False if it did so before.
 
     Parameters
@@ -48,12 +47,15 @@ def attach(model: Any, chunk: int | None, *, through_us: bool = True) -> bool:
         config says it; None = all.
     through_us
         Whether our functions are needed; a model that attends by itself keeps its own.
+    by_itself
+        Whether it attends by itself in layers that hold entries, so that its masks must be seen.
     """
     config = getattr(model, "generation_config", None)
     own = getattr(config, "prefill_chunk_size", None)
     new = model not in _BEFORE
     if new:
-        _BEFORE[model] = _Before(implementations_of(model.config), own, _biases_of_held(model))
+        hooks = watch_masks(model) if by_itself else []
+        _BEFORE[model] = _Before(implementations_of(model.config), own, hooks)
         if through_us:
             before = _BEFORE[model].implementations
             model.set_attn_implementation({name: stand_before(x) for name, x in before.items()})
@@ -75,29 +77,13 @@ def detach(model: Any) -> None:
         model.generation_config.prefill_chunk_size = before.prefill_chunk_size
 
 
-def _biases_of_held(model: Any) -> list[Any]:
-    """Let Bloom compute its bias for the keys that it gets, not for all that its mask covers.
-
-    Returns the hooks that do this.
-    """
-    name = "build_alibi_tensor"
-
-    def before(module: Any, args: Any, kwargs: dict[str, Any]) -> None:
-        layers = getattr(kwargs.get("past_key_values"), "layers", None)
-        if layers and isinstance(layers[0], Held):
-            setattr(module, name, partial(_bias_of_held, getattr(module, name), layers[0]))
-
-    def after(module: Any, *_: Any) -> None:
-        vars(module).pop(name, None)
-
-    parts = [part for part in model.modules() if hasattr(part, name)]
-    return [part.register_forward_pre_hook(before, with_kwargs=True) for part in parts] + [
-        part.register_forward_hook(after, always_call=True) for part in parts
-    ]
-
-
-def _bias_of_held(make: Any, layer: Held, mask: Any, *args: Any, **options: Any) -> Any:
-    return make(mask[:, layer.forgotten :], *args, **options)
+def check_watched(model: Any) -> None:
+    """Raise if a model that attends by itself has no hook that sees its masks."""
+    if model is not None and not (model in _BEFORE and _BEFORE[model].hooks):
+        raise ConfigError(
+            f"AttendreCache: {type(model).__name__} attends by itself, and the cache was detached, "
+            "so nobody sees its masks. Call cache.attach(model) before it is used again."
+        )
 
 
 def check_attached(model: Any) -> None:

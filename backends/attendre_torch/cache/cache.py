@@ -17,7 +17,8 @@ from attendre_core.memory.report import MemoryReport
 from attendre_core.policies.fifo import FIFO
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
-from attendre_torch.cache.attaching import attach, check_attached, detach, innermost
+from attendre_torch.cache.attaching import attach, check_attached, check_watched, detach, innermost
+from attendre_torch.cache.held import Held
 from attendre_torch.cache.layers import MemoryLayer
 from attendre_torch.cache.planning import layers_of, memory_of, reads_in_chunks
 from attendre_torch.cache.rotation import read_one_token, rotations_of, trained_length
@@ -89,7 +90,8 @@ class AttendreCache(Cache):  # type: ignore[misc]
 
     def _attach(self, model: Any) -> bool:
         chunk = self.memory.chunk if reads_in_chunks(model, self.layers) else None
-        return attach(model, chunk, through_us=bool(self.memories))
+        by_itself = any(isinstance(layer, Held) for layer in self.layers)
+        return attach(model, chunk, through_us=bool(self.memories), by_itself=by_itself)
 
     def detach(self) -> None:
         """Give the model back the attention implementation that it had."""
@@ -128,6 +130,14 @@ class AttendreCache(Cache):  # type: ignore[misc]
             key_states, value_states, layer_idx, *args, **kwargs
         )
         return found
+
+    def get_query_offset(self, layer_idx: int = 0) -> Any:
+        """Return the number of the first new token; called when the model makes its mask."""
+        layer = self.layers[layer_idx] if layer_idx < len(self.layers) else None
+        if not isinstance(layer, Held):
+            return super().get_query_offset(layer_idx)
+        check_watched(self._model())
+        return layer.query_offset
 
     # ---------------------------------------------------------------- what it holds
 

@@ -3,6 +3,7 @@
 Such a model asks no function of ours, so nobody sees its queries, and only policies that need none
 can be used: first in, first out, with sinks and pins. What it gets back from ``update`` is sorted
 by position, everything that is held before everything new, so its own causal mask is right.
+What its mask says about padding is learnt by a hook (see `masking`).
 """
 
 from __future__ import annotations
@@ -30,21 +31,46 @@ def needs_no_queries(memory: MemoryConfig) -> bool:
 
 
 class Held:
-    """Makes a growing layer hold M entries; mixed into transformers' own layers."""
+    """Makes a growing layer hold M entries; mixed into transformers' own layers.
+
+    Attributes
+    ----------
+    seen
+        How many tokens arrived.
+    padded
+        Whether a mask hid one of them; known only where sinks or pins depend on it.
+    inside
+        Whether the model gets masks of what is held alone, and counts from the first held entry.
+    """
 
     is_croppable = False
 
-    def hold(self, number: int, memory: MemoryConfig) -> Any:
+    def hold(self, number: int, memory: MemoryConfig, *, inside: bool = False) -> Any:
         """Set what is held; returns the layer itself."""
         kv = memory.kv_memory(number)
         self._size, self._sinks, self._pin = kv.size, kv.all_sinks, kv.pin
+        self.inside = inside
         self._forget()
         return self
 
     def _forget(self) -> None:
-        self.seen = 0
+        self.seen, self.padded = 0, False
         self._positions = torch.arange(0)
         self._indexed = torch.arange(0)
+
+    def see(self, mask: Any) -> None:
+        """Learn whether there is padding: a mask is (batch, tokens), zero where a token is.
+
+        Without one there is none; what another kind of mask says is not known.
+        """
+        if mask is not None and (self._sinks or self._pin):
+            plain = isinstance(mask, Tensor) and mask.ndim == 2
+            self.padded = self.padded or not (plain and bool(mask.all()))
+
+    def columns(self, mask: Tensor) -> Tensor:
+        """Return the columns of a mask of all tokens that are held, and those of new ones."""
+        held = mask.index_select(1, self._positions.to(mask.device))
+        return torch.cat([held, mask[:, self.seen :]], dim=1)
 
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
@@ -55,7 +81,7 @@ class Held:
         )
         new = torch.arange(self.seen, self.seen + key_states.shape[2])
         self.seen += key_states.shape[2]
-        self._positions, kept = self._kept(torch.cat([self._positions, new]), len(key_states))
+        self._positions, kept = self._kept(torch.cat([self._positions, new]))
         if kept is not None:
             self.keys, self.values = (x.index_select(2, kept.to(x.device)) for x in found)
         return found
@@ -65,12 +91,12 @@ class Held:
         found: Tensor = super().update_indexer(indexer_key_states)  # type: ignore[misc]
         last = int(self._indexed[-1]) + 1 if len(self._indexed) else 0
         new = torch.arange(last, last + indexer_key_states.shape[1])
-        self._indexed, kept = self._kept(torch.cat([self._indexed, new]), len(found))
+        self._indexed, kept = self._kept(torch.cat([self._indexed, new]))
         if kept is not None:
             self.indexer_keys = found.index_select(1, kept.to(found.device))
         return found
 
-    def _kept(self, positions: Tensor, batch: int) -> tuple[Tensor, Tensor | None]:
+    def _kept(self, positions: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the positions that stay, and their indices; None if all do."""
         many = len(positions) - self._size
         if many <= 0:
@@ -78,10 +104,11 @@ class Held:
         fixed = positions < self._sinks
         for start, stop in self._pin:
             fixed |= (positions >= start) & (positions < stop)
-        if batch > 1 and bool(fixed.any()):
+        if self.padded and bool(fixed.any()):
             raise ConfigError(
-                "AttendreCache: this model attends by itself and hides its padding, so sinks and "
-                "pins cannot be found in a batch. Use 'MT', or one text at a time."
+                "AttendreCache: this model attends by itself and holds the same positions of all "
+                "rows, but attention_mask hides padding, so the sinks and pins of a row are "
+                "elsewhere. Use 'MT', or texts of one length without padding."
             )
         free = (~fixed).nonzero()[:, 0]
         if len(free) < many:
@@ -95,22 +122,27 @@ class Held:
         return positions[kept], kept
 
     @property
-    def forgotten(self) -> int:
-        """How many of the tokens that arrived are not held."""
-        return self.seen - len(self._positions)
+    def held(self) -> int:
+        """How many of the tokens that arrived are held."""
+        return len(self._positions)
+
+    @property
+    def query_offset(self) -> int:
+        """The number of the first new token, counted as `get_mask_sizes` counts keys."""
+        return self.held if self.inside else self.seen
 
     def get_seq_length(self) -> int:
         """Return how many tokens arrived, not how many are held."""
         return self.seen
 
     def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
-        """Return how many keys the model will get, and the position that the first one has.
+        """Return how many keys the model will get, and the number that the first one has.
 
-        It is counted back from the first new token. Keys that are held have lower positions than
-        that, or the same: the mask lets all queries see them.
+        It is counted back from the first new token, `query_offset`. Keys that are held have lower
+        positions than that, or the same: the mask lets all queries see them.
         """
         count = query_length if isinstance(query_length, int) else query_length.shape[0]
-        return len(self._positions) + count, self.forgotten
+        return self.held + count, self.query_offset - self.held
 
     def reset(self) -> None:
         """Forget everything."""

@@ -14,6 +14,8 @@ from attendre_core.errors import ConfigError
 from attendre_core.presets import MemoryConfig, memory_for
 from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
 from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
+from attendre_torch.cache.masking import makes_biases
+from attendre_torch.cache.rotation import trained_length
 
 __all__ = ["layers_of", "memory_of", "reads_in_chunks"]
 
@@ -116,7 +118,7 @@ def _held(model: Any, number: int, own: Any, memory: MemoryConfig) -> Any:
         )
     held = HELD_LAYERS[type(own)]()
     held.__dict__.update(own.__dict__)
-    return held.hold(number, memory)
+    return held.hold(number, memory, inside=makes_biases(model))
 
 
 def reads_in_chunks(model: Any, layers: list[Any]) -> bool:
@@ -151,7 +153,7 @@ def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
             ],
         }
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    found = memory_for(memory, causal=True, dtype=dtype, **sizes)
+    found = memory_for(memory, causal=True, dtype=dtype, trained=trained_length(config), **sizes)
     if found is None:
         raise ConfigError(
             "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
