@@ -43,6 +43,7 @@ class Attention:
         query: Callable[[], Array],
         top_k: int | None = None,
         passes: int | None = None,
+        attends: bool = True,
     ) -> None:
         backend = backend_of(value)
         self._xp, self._cut = backend.xp, backend.stop_gradient
@@ -50,7 +51,7 @@ class Attention:
         self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
-        self._attends = top_k is None  # to all entries, for the output of the step
+        self._attends = attends and top_k is None  # to all entries, for the step's output
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
@@ -241,8 +242,7 @@ class Attention:
             return self
         number = numbers(queries, self.valid)
         # Valid queries in their order, after all others.
-        order = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)
-        index = order[:, queries - count :]
+        index = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)[:, -count:]
 
         def only(array: Array | None, axis: int) -> Array | None:
             """Select the last valid queries along an axis."""
@@ -265,12 +265,10 @@ class Attention:
             sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
-        view = Attention(
+        return Attention(
             recent, self._value, only(self.position, 1), self.stored, self.latest,
-            lambda: only(self.query, 3), self._top_k, self._passes,
+            lambda: only(self.query, 3), self._top_k, self._passes, False,
         )  # fmt: skip
-        view._attends = False
-        return view
 
     # ---------------------------------------------------------------- inside
 
