@@ -229,13 +229,7 @@ class Attention:
         return self._over_heads(pooled, heads, unseen)
 
     def last(self, count: int | None = 1) -> Attention:
-        """Return the same view of only the last valid queries of each row.
-
-        Parameters
-        ----------
-        count
-            How many; None = all. A step with no more queries is returned as it is.
-        """
+        """Return the same view of only the last ``count`` valid queries of each row; None = all."""
         xp, pairs = self._xp, self._pairs
         batch, queries = self.valid.shape
         if count is None or count >= queries:
@@ -245,7 +239,7 @@ class Attention:
         index = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)[:, -count:]
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select the last valid queries along an axis."""
+            """Select these queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
             array = xp.broadcast_to(array, (batch, *array.shape[1:]))

@@ -23,6 +23,8 @@ _FIRST_FIELDS = (
     "encoder_outputs", "layer_policies", "per_head", "protect_recent", "cross_top_k",
 )  # fmt: skip
 _FIRST_NAMES = {"layer_policies": "layers"}
+#: Fields of policies and memories that came later, with the values that change nothing.
+_LATER_FIELDS = ("window=None", "layer_sizes=()", "adapt=False", "adapt=True")
 #: Longest text of a file that is parsed, to compare its fields.
 _LONGEST = 20_000
 
@@ -42,7 +44,7 @@ def check_identity(model: Model, saved: SavedArrays) -> None:
     """Refuse a stream that another model saved."""
     for name, own in identity_of(model).items():
         noted = saved.notes.get(name)
-        if noted == own or (name == "memory" and noted in _earlier_reprs(model.memory)):
+        if noted == own or (name == "memory" and _is_earlier(str(noted), model.memory)):
             continue
         raise StateError(
             f"Model.restore: {saved.path} was saved with {differences(name, noted, own)}. Load "
@@ -102,10 +104,16 @@ def check_windows(model: Model, saved: SavedArrays, states: States) -> None:
         )
 
 
-def _earlier_reprs(memory: MemoryConfig | None) -> tuple[str | None, ...]:
-    """Return how older versions wrote a memory, before it had all its fields."""
-    before_sizes = repr(memory).replace(", layer_sizes=()", "")
-    return _first_repr(memory), before_sizes, before_sizes.replace(", adapt=False", "")
+def _is_earlier(noted: str, memory: MemoryConfig | None) -> bool:
+    """Whether a text is how an older version wrote a memory, before it had all its fields."""
+    return noted == _first_repr(memory) or _without_later(noted) == _without_later(repr(memory))
+
+
+def _without_later(text: str) -> str:
+    """Leave out what came later and is not used; whether a memory adapted is in its fields."""
+    for field in _LATER_FIELDS:
+        text = text.replace(f", {field}", "")
+    return text
 
 
 def _first_repr(memory: MemoryConfig | None) -> str | None:
@@ -113,7 +121,8 @@ def _first_repr(memory: MemoryConfig | None) -> str | None:
     if memory is None:
         return None
     for field in fields(memory):
-        if field.name not in _FIRST_FIELDS and getattr(memory, field.name) != field.default:
+        known = (*_FIRST_FIELDS, "adapt")
+        if field.name not in known and getattr(memory, field.name) != field.default:
             return None
     parts = (f"{_FIRST_NAMES.get(n, n)}={getattr(memory, n)!r}" for n in _FIRST_FIELDS)
-    return f"{type(memory).__qualname__}({', '.join(parts)})"
+    return _without_later(f"{type(memory).__qualname__}({', '.join(parts)})")

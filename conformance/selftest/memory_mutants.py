@@ -166,8 +166,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "LRA-last takes the last query even if it is padding",
         VIEW,
-        "latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)",
-        "latest_first = ops.lowest(None, -number + 0 * self.valid, count)",
+        "xp.where(self.valid, number, number - queries)",
+        "xp.where(self.valid | ~self.valid, number, number - queries)",
         f"{ORACLE}[lra]",
     ),
     # what is evicted

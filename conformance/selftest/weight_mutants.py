@@ -34,8 +34,8 @@ WEIGHT_MUTANTS = (
     Mutant(
         "a window takes the first queries",
         VIEW,
-        "index = order[:, queries - count :]",
-        "index = order[:, :count]",
+        "axis=-1)[:, -count:]",
+        "axis=-1)[:, :count]",
         f"{WEIGHTS}[generic-snapkv]",
     ),
     Mutant(
