@@ -23,7 +23,10 @@ from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeE
 from attendre_core.ops.counting import finite_entries, running_count
 from attendre_core.tree import same_nesting, tree_leaves
 
-__all__ = ["value_checks"]
+__all__ = ["LAST_POSITION", "value_checks"]
+
+#: Positions and counters are int32; the largest number marks empty slots in masks.
+LAST_POSITION = 2**31 - 2
 
 _ONE_EACH = "Give one number to each entry of each row."
 
@@ -156,15 +159,32 @@ def boolean(where: str, name: str, array: Array) -> None:
         )
 
 
-def positions(where: str, name: str, array: Array) -> Array:
-    """Refuse anything but signed integers, and return them as int32."""
+def within_range(where: str, last: int) -> None:
+    """Refuse a position or a number of entries that int32 cannot count."""
+    if last > LAST_POSITION:
+        raise StateError(
+            f"{where}: position {last} is beyond {LAST_POSITION}, the last that a stream can have. "
+            "Begin a new stream, or reset this row. Nothing was stored."
+        )
+
+
+def positions(where: str, name: str, array: Array, valid: Array | None = None) -> Array:
+    """Refuse anything but signed integers, and return them as int32.
+
+    Where values may be read, a valid position that int32 cannot hold is refused.
+    """
     xp = namespace_of(array)
     if not xp.isdtype(array.dtype, "signed integer"):
         raise DTypeError(
             f"{where}: {name} has dtype {dtype_name(array.dtype)}, expected int32. "
             "Positions are whole numbers."
         )
-    return array if array.dtype == xp.int32 else xp.astype(array, xp.int32)
+    if array.dtype == xp.int32:
+        return array
+    if array.shape[0] and array.shape[1] and may_read(array):
+        real = array if valid is None else xp.where(valid, array, xp.zeros_like(array))
+        within_range(where, max(int(xp.max(real)), -int(xp.min(real))))
+    return xp.astype(array, xp.int32)
 
 
 def same_dtype(where: str, name: str, array: Array, dtype: Any) -> None:
@@ -348,6 +368,8 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
 
 def numbered(clock: Array, valid: Array | None, like: Array) -> Array:
     """Return the arrival numbers of a chunk, (batch, seq); without flags, all are valid."""
+    if clock.shape[0] and may_read(clock):
+        within_range("insert", int(namespace_of(clock).max(clock)) + like.shape[1] - 1)
     if valid is None:
         return clock[:, None] + numbers(like.shape[1], like)
     return clock[:, None] + running_count(valid) - 1
@@ -390,7 +412,7 @@ def entries(
         position = arrival
     else:
         shape(where, "position", position, "batch, seq", lead, _ONE_EACH)
-        position = positions(where, "position", position)
+        position = positions(where, "position", position, valid)
     enter = finite_rows(where, "key", key, valid, (0, 1))
     enter = enter & finite_rows(where, "value", value, valid, (0, 1))
     if not full:

@@ -110,7 +110,7 @@ def generate() -> list[Call]:
     """Record how a Llama with ``attendre-causal`` continues a prompt, steps of layers closed."""
     rng = np.random.default_rng(0)
     llama = Llama(
-        layers=1, dim=16, heads=2, kv_heads=2, head_dim=8, vocabulary=32, context=512, hidden=32,
+        layers=1, dim=16, heads=2, kv_heads=2, head_dim=8, vocabulary=32, context=2048, hidden=32,
         rope=at.RoPE(), tied=True,
     )  # fmt: skip
     params = tree_map(

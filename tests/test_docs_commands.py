@@ -25,6 +25,11 @@ SMALL = {
     "eval synthetic": "--limit 2 --batch 2",
     "eval qa": "--policies MT --size 32 --chunk 16 --new-tokens 2",
     "eval needle": "--limit 1 --policies MT --size 32 --chunk 16 --context-tokens 300",
+    "eval multi-key": "--limit 1 --policies MT --size 32 --chunk 16 --context-tokens 300",
+    "eval multi-turn": "--limit 1 --policies MT --size 32 --chunk 16 --new-tokens 1 "
+    "--context-tokens 1900 --no-controls",
+    "eval continuation": "--limit 1 --policies MT --size 32 --chunk 16 --new-tokens 4 "
+    "--context-tokens 60",
     "trace": "",
     "run": "--max-new-tokens 4",
     "chat": "--max-new-tokens 4",

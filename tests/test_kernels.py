@@ -67,6 +67,15 @@ def pairs(slots: int = 9, **changes: Any) -> Any:
 THREE = ((None, None), (None, -3), (6, None))
 #: What each op is called with. Whoever writes a kernel for an op adds what could go wrong in it.
 CASES: dict[str, list[Case]] = {
+    "add_up": [
+        case(normal(3, 20), normal(3, 20, seed=1), np.asarray([0, 5, 2**31 - 1], dtype=np.int32)),
+        case(
+            np.full((2, 4), 2**24, np.float32),
+            np.ones((2, 4), np.float32),
+            np.asarray([1, 2], dtype=np.int32),
+            np.asarray([3, 4], dtype=np.int32),
+        ),
+    ],
     "admit": [
         case(normal(3, 2, 8), shuffled(3, 2, 8), normal(3, 2, 5, seed=1), shuffled(3, 2, 5) + 8),
         case(TIED, shuffled(3, 20), TIED[:, ::3], shuffled(3, 7) + 20),
@@ -167,6 +176,10 @@ CASES: dict[str, list[Case]] = {
         case(pairs()),
         case(pairs(bounds=THREE)),
         case(pairs(bounds=THREE, bias=normal(2, 2, 3, 5, 9))),
+    ],
+    "levelled": [
+        case(normal(3, 20) + 9e6, normal(3, 20, seed=1), flags(3, 20)),
+        case(normal(3, 20), normal(3, 20, seed=1), NOTHING),
     ],
     "lowest": [
         case(normal(3, 20), shuffled(3, 20), 3),

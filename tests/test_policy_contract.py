@@ -341,6 +341,12 @@ class TestWhatIsShown:
         assert (seen.valid == real).all()
         sums = np.where(seen.valid[:, None, None, :], seen.weights.sum(axis=-1), 1.0)
         np.testing.assert_allclose(sums, 1.0, rtol=1e-6)
+        assert seen.last(5) is seen
+        recent = seen.last(4)
+        assert recent.valid.tolist() == [[True] * 4, [False, True, True, True]]
+        assert recent.position[recent.valid].tolist() == [11, 12, 13, 14, 20, 21, 23]
+        assert recent.logits.shape[3] == 4
+        np.testing.assert_allclose(recent.weights[0], seen.weights[0, :, :, 1:], rtol=1e-5)
         last = seen.last()
         places = [4, 3]
         assert last.position.tolist() == [[14], [23]]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import attendre_core as at
@@ -91,12 +91,32 @@ def test_systems_of_others_and_our_own():
     assert at.preset("LM-Infinite:4096").policy == at.AttentionSink(100)
     assert at.preset("H2O:64") == config(at.H2O(), per_head=True, protect_recent=32)
     assert at.preset("TOVA:64") == config(at.TOVA())
+    vlen = config(at.H2O(value_norm=True), per_head=True, protect_recent=32)
+    assert at.preset("H2O-vlen:64") == vlen
+    guarded = {"sinks": 4, "protect_recent": 4}
+    defensive = at.Defensive(value_norm=True)
+    assert at.preset("Defensive:64") == config(defensive, per_head=True, **guarded)
+    assert at.preset("SnapKV:64") == config(at.SnapKV(), per_head=True, **guarded)
+    assert at.preset("DropKV:64") == config(at.DropKV(), per_head=True, **guarded)
+    assert at.preset("ValueNorm:64") == config(at.ValueNorm(), **guarded)
+    assert at.preset("SnapKV:4096").protect_recent == 32
     assert at.preset("Unlimiformer:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=64)
     assert at.preset("Unlimiformer+k=8:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=8)
     both_ways = at.LFA(decay=0.0, initial=at.InitialScore(-1.0), score="softmax")
-    assert at.preset("attendre:64") == config(both_ways, q_size=32)
-    causal = at.LRA("sum", initial=at.InitialScore(0.0), score="softmax")
-    assert at.preset("attendre-causal:64") == config(causal)
+    assert at.preset("attendre:64") == config(both_ways, q_size=32, adapt=True)
+    causal = at.LFA(decay=3e-3, initial=at.ConstantScore(0.0), score="softmax")
+    guarded = {"sinks": 4, "protect_recent": 32, "per_head": True}
+    assert at.preset("attendre-causal:64") == config(causal, adapt=True, **guarded)
+    each = {"per_head": True}
+    assert at.preset("Knorm:64") == config(at.Knorm(), **each)
+    assert at.preset("KeyDiff:64") == config(at.KeyDiff(), **each)
+    assert at.preset("LagKV:64") == config(at.LagKV(lag=16), sinks=16, **each)
+    assert at.preset("LagKV:4096").policy == at.LagKV(lag=128)
+    assert at.preset("R-KV:64") == config(at.RKV(), protect_recent=8, **each)
+    assert at.preset("Leverage:64") == config(at.Leverage(), sinks=8, protect_recent=4, **each)
+    assert at.preset("ExpectedAttention:64") == config(at.ExpectedAttention(), sinks=4, **each)
+    assert at.preset("TRAMS:64") == config(at.TRAMS(), **each)
+    assert at.preset("Nexus+seed=3:64") == config(at.Nexus(seed=3))
     assert at.preset("first-M:64") == at.MemoryConfig(at.FIFO(), 64, sinks=64)
     assert at.preset("random+seed=3:64").policy == at.Random(seed=3)
 
@@ -189,6 +209,7 @@ def names(draw):
     return f"{draw(st.sampled_from([spelled, spelled.lower(), spelled.upper()]))}:{size}"
 
 
+@settings(deadline=None)
 @given(names())
 def test_a_canonical_name_makes_an_equal_system(text):
     try:
@@ -217,9 +238,9 @@ def test_every_option_changes_something_and_is_named(option):
     value = {"NUMBER": "0.5", "SHARE": "0.5", "START-STOP": "2-5", "INT": "7", "COUNT": "3"}
     word, equals, kind = option.usage.partition("=")
     text = f"{word}={value[kind]}" if equals else word
-    opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O"}
+    opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O", "fixed": "attendre"}
     usual = {"clamp": "positions", "drain": "finish", "separate": "decode"}
-    name = opposite.get(word, "random" if word == "seed" else "LFA-0")
+    name = opposite.get(word, {"seed": "random", "window": "SnapKV"}.get(word, "LFA-0"))
     config = at.preset(f"{name}+{text}:64")
     if word in usual:
         assert config == at.preset(f"{name}:64")
@@ -239,18 +260,27 @@ def test_every_option_changes_something_and_is_named(option):
         ("LFA-1e+3:64", "LFA-1000:64"),
         ("LRA-sum+c=1+logits+compete+wait=0:64", "LRA-sum:64"),
         ("LRA-sum+c=-0.0:64", "LRA-sum+c=0:64"),
-        ("LRA-sum+visible+c=0+softmax:64", "attendre-causal:64"),
+        (
+            "LFA-3e-3+per-head+visible+start=0+softmax+recent=half+sinks=4:64",
+            "attendre-causal:64",
+        ),
+        ("LFA-0+softmax+c=-1+visible+wait=32+fixed:64", "attendre+fixed:64"),
+        ("attendre+c=-4:64", "LFA-0+softmax+c=-4+visible+wait=32:64"),
         ("LFA-0+softmax+c=-1+visible+wait=32:64", "attendre:64"),
         ("attendre+wait=0:64", "attendre+wait=0:64"),
         ("attendre+k=8:64", "attendre+k=8:64"),
         ("attendre+c=0:64", "LFA-0+softmax+c=0+visible+wait=32:64"),
-        ("attendre-causal+compete:64", "LRA-sum+softmax+c=0:64"),
+        ("attendre+compete+wait=0:64", "LFA-0+softmax+c=-1:64"),
         ("TOVA+compete:64", "TOVA+compete:64"),
         ("LRA-mean+c=0:64", "LRA-mean+c=0:64"),
         ("MT+visible:64", "Transformer-XL:64"),
         ("MT+sinks=64:64", "first-M:64"),
         ("AS+sinks=8:64", "AS+sinks=8:64"),
         ("H2O+recent=0:64", "H2O+recent=0:64"),
+        ("h2o-VLEN+recent=32:64", "H2O-vlen:64"),
+        ("snapkv+window=all+c=0:64", "SnapKV+window=all:64"),
+        ("DropKV+window=8+per-token:64", "DropKV+window=8+per-token:64"),
+        ("Defensive+sinks=0:64", "Defensive+sinks=0:64"),
         (" mt : 64 ", "MT:64"),
     ],
 )
@@ -263,7 +293,7 @@ def test_spellings(text, name):
     [
         *((name, name) for name in NAMES),
         ("LRA-SUM+c=1+k=128", "LRA-sum+k=128"),
-        ("lra-sum+visible+c=0+softmax:64", "attendre-causal"),
+        ("lfa-0+visible+c=-1+softmax+wait=half:64", "attendre"),
         ("LFA-0+wait=half+c=1", "LFA-0+wait=half"),
         ("attendre+wait=half", "attendre"),
         ("attendre+wait=195", "attendre+wait=195"),

@@ -37,6 +37,9 @@ POLICIES = {
     "H2O": at.H2O(),
     "TOVA": at.TOVA(),
     "Random": at.Random(3),
+    "KeyDiff": at.KeyDiff(),
+    "LagKV": at.LagKV(lag=3),
+    "Nexus": at.Nexus(),
     "a user's": Newest(),
 }
 

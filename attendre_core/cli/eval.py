@@ -14,14 +14,15 @@ from attendre_core.cli.arguments import (
     add_command,
     add_list,
     add_shared,
+    one_of,
     print_json,
     whole_number,
 )
-from attendre_core.cli.eval_cells import POLICIES, cells_for, is_control, names_of
+from attendre_core.cli.eval_cells import MODES, POLICIES, Wanted, cells_for, is_control, names_of
 from attendre_core.cli.eval_tasks import TASKS, add_task, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
-from attendre_core.presets import ParsedName, parse
+from attendre_core.presets import parse
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -52,6 +53,8 @@ _EXAMPLES = """\
   attendre eval triviaqa --model model.gguf --data questions.jsonl --context-tokens 550 \\
       --limit 100 --policies MT,AS,LFA-1e-3,LRA-sum+softmax+c=0 --size 256 --out results/
   attendre eval qa --model model.gguf --data mine.jsonl --size 256,512 --out results/
+  attendre eval needle --model model.gguf --size 128 --policies AS,H2O,TOVA \\
+      --mode bounded,oracle --out results/
   attendre eval triviaqa --model flan-t5-large --data qa/wikipedia-dev.json --size 1024 \\
       --out results/
   attendre eval perplexity --model model.gguf --data book.txt --size 256,64MiB \\
@@ -64,7 +67,7 @@ _EXAMPLES = """\
 
 def add_to(commands: Any) -> None:
     """Add this command to the command line."""
-    tasks = "\n".join(f"  {name:<12} {task.words}" for name, task in TASKS.items())
+    tasks = "\n".join(f"  {name:<14} {task.words}" for name, task in TASKS.items())
     parser = add_command(
         commands,
         "eval",
@@ -101,6 +104,12 @@ def _add_grid(parser: Parser) -> None:
         f"({','.join(POLICIES)}, with +wait=half if the model looks both ways, and the system "
         "recommended for the model)",
     )  # fmt: skip
+    add_list(
+        grid, "--mode", one_of(*MODES), metavar="MODE",
+        help="bounded (through the memory from the first token) or oracle (as most papers: read "
+        "the context with full attention, then keep M entries by the policy's scores), or both; "
+        "+oracle behind a name does the same for that name (bounded)",
+    )  # fmt: skip
     grid.add_argument(
         "--no-controls", action="store_true",
         help="do not add the controls of the task (full, no-memory, closed-book, ...)",
@@ -130,7 +139,7 @@ def _add_grid(parser: Parser) -> None:
 
 def run(arguments: argparse.Namespace) -> None:
     """Measure what the folder does not have yet, then report on everything in it."""
-    from attendre_core.evaluation.controls import SIZELESS, label_of
+    from attendre_core.evaluation.controls import ORACLE, SIZELESS, label_of
     from attendre_core.evaluation.sweep import ResultStore, identity_of, report
     from attendre_core.evaluation.sweep.measuring import does_not_fit
 
@@ -146,6 +155,7 @@ def run(arguments: argparse.Namespace) -> None:
         model, names, controls, sizes, arguments.wait, chunk, top_k,
         equal_bytes=arguments.equal_bytes,
         baseline=names_of([arguments.baseline])[0] if arguments.baseline else None,
+        modes=arguments.mode or ("bounded",),
     )  # fmt: skip
     first = next((cell.policy for cell in cells if cell.kv), cells[0].policy)
     baseline = label_of(arguments.baseline) if arguments.baseline else first
@@ -154,9 +164,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.equal_bytes:
         holds = first if baseline in SIZELESS else baseline
         notes.append(f"At equal bytes: each M is what fits into the bytes that {holds} holds.")
-    with_full = any(cell.policy == "full" for cell in cells)
+    with_full = [c for c in cells if c.policy == "full" or c.policy.endswith(ORACLE)]
     if with_full and does_not_fit(model, task, items):
-        cells = [cell for cell in cells if cell.policy != "full"]
+        cells = [cell for cell in cells if cell not in with_full]
         notes.append(
             f"Full attention is left out: the longest input has {task.longest(items)} tokens, and "
             f"the model was trained on at most {model.reading_part.context}."
@@ -182,13 +192,12 @@ def _measure(
     names = {item.name for item in items}
     missing = sum(len(names - store.done(cell)) for cell in cells)
     bar = progress_bar(missing, arguments.task, " items")
-    last = [""]
+    seen: set[Cell] = set()
 
     def show(cell: Cell, count: int) -> None:
-        if cell.words != last[0]:
-            last[0] = cell.words
-            if not sys.stderr.isatty():
-                print(f"{cell.words} ...", file=sys.stderr, flush=True)
+        if cell not in seen and not sys.stderr.isatty():
+            print(f"{cell.words} ...", file=sys.stderr, flush=True)
+        seen.add(cell)
         bar.update(count)
 
     try:
@@ -198,13 +207,13 @@ def _measure(
         bar.close()
 
 
-def _check_controls(task: str, names: list[ParsedName], controls: Sequence[str]) -> None:
+def _check_controls(task: str, names: list[Wanted], controls: Sequence[str]) -> None:
     """Refuse a control that does not apply to the task."""
-    for parsed in names:
-        if is_control(parsed) and parsed.name not in controls:
+    for wanted in names:
+        if is_control(wanted) and wanted.parsed.name not in controls:
             raise ConfigError(
-                f"eval {task}: the control {parsed.name!r} does not apply to this task; it has "
-                f"{', '.join(controls)}. Leave it out."
+                f"eval {task}: the control {wanted.parsed.name!r} does not apply to this task; it "
+                f"has {', '.join(controls)}. Leave it out."
             )
 
 
@@ -257,7 +266,9 @@ def _as_json(
         made = system(
             cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k, pinned=task.pinned
         )
-        return cell.policy if made.whole else made.memory.name
+        if made.whole or made.oracle:
+            return f"{cell.policy}:{cell.kv}" if made.oracle else cell.policy
+        return made.memory.name
 
     return {
         "command": "eval",

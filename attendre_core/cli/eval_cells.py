@@ -12,31 +12,43 @@ if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Cell
     from attendre_core.zoo import Model
 
-__all__ = ["POLICIES", "cells_for", "is_control", "names_of"]
+__all__ = ["MODES", "POLICIES", "Wanted", "cells_for", "is_control", "names_of"]
 
 #: Compared by default, in addition to the system recommended for the model.
 POLICIES = ("MT", "AS", "LRA-sum", "LFA-1e-3")
+#: How a context is read: through the memory, or with full attention before M entries are kept.
+MODES = ("bounded", "oracle")
 
 
-def names_of(texts: Sequence[str]) -> list[ParsedName]:
+class Wanted(NamedTuple):
+    """A parsed name, and whether it had ``+oracle``."""
+
+    parsed: ParsedName
+    oracle: bool = False
+
+
+def names_of(texts: Sequence[str]) -> list[Wanted]:
     """Parse the names of memories and controls."""
-    from attendre_core.evaluation.controls import CONTROLS, label_of
+    from attendre_core.evaluation.controls import CONTROLS, label_of, split_oracle
 
     for text in texts:
         label_of(text)  # Raises for options that do not apply.
-    return [parse(text, CONTROLS) for text in texts]
+    split = (split_oracle(text) for text in texts)
+    return [Wanted(parse(bounded, CONTROLS), oracle) for bounded, oracle in split]
 
 
-def is_control(parsed: ParsedName) -> bool:
+def is_control(wanted: Wanted) -> bool:
     """Whether a name is just that of a control, to be measured at every size."""
     from attendre_core.evaluation.controls import CONTROLS
 
-    return parsed.name in CONTROLS and not parsed.options and parsed.size is None
+    parsed, oracle = wanted
+    bare = not oracle and not parsed.options and parsed.size is None
+    return bare and parsed.name in CONTROLS
 
 
 def cells_for(
     model: Model,
-    names: Sequence[ParsedName],
+    names: Sequence[Wanted],
     controls: Sequence[str],
     sizes: Sequence[int | str | None],
     waits: Sequence[int | Literal["half"]] | None,
@@ -44,7 +56,8 @@ def cells_for(
     top_k: int | None,
     *,
     equal_bytes: bool = False,
-    baseline: ParsedName | None = None,
+    baseline: Wanted | None = None,
+    modes: Sequence[str] = ("bounded",),
 ) -> list[Cell]:
     """List the cells, each once: controls without a size first, then size by size.
 
@@ -62,17 +75,22 @@ def cells_for(
     equal_bytes, baseline
         Take ``sizes`` as those of the baseline (by default the first memory), and give every other
         name and control the most entries that fit into the bytes that the baseline takes.
+    modes
+        From `MODES`: how contexts are read with the names that do not say ``+oracle``. Controls
+        are always bounded. At equal bytes, an oracle has as many entries as a control.
     """
-    from attendre_core.evaluation.controls import SIZELESS
+    from attendre_core.evaluation.controls import ORACLE, SIZELESS
     from attendre_core.evaluation.sweep import Cell
 
     if not names:
         more = () if model.causal or waits is not None else ("wait=half",)
-        names = [parse("+".join((name, *more))) for name in POLICIES]
-        names = [*names, parse(recommended(model.causal))]
-    plain = list(dict.fromkeys([p.name for p in names if is_control(p)] + list(controls)))
-    memories = [parsed for parsed in names if not is_control(parsed)] or [ParsedName("MT")]
-    reference = memories[0] if baseline is None or baseline.name in SIZELESS else baseline
+        names = [Wanted(parse("+".join((name, *more)))) for name in POLICIES]
+        names = [*names, Wanted(parse(recommended(model.causal)))]
+    plain = [wanted.parsed.name for wanted in names if is_control(wanted)]
+    plain = list(dict.fromkeys([*plain, *controls]))
+    memories = [wanted for wanted in names if not is_control(wanted)] or [Wanted(ParsedName("MT"))]
+    first = memories[0] if baseline is None or baseline.parsed.name in SIZELESS else baseline
+    reference = first.parsed
     # The control is a plain memory with a pin.
     reference = ParsedName("MT") if reference.name == "pinned" else reference
     #: Each cell, and the M and N of the controls that are measured with it.
@@ -81,23 +99,29 @@ def cells_for(
         for wait in (None,) if waits is None else waits:
             grid = _Grid(model, wait, chunk, top_k)
             group = _equal(grid, reference, size) if equal_bytes else None
-            for parsed in memories:
+            for parsed, oracle in memories:
                 if parsed.size is not None and number:
                     continue
                 if group is None or parsed == reference or parsed.size is not None:
                     found = grid.memory(parsed, size)
                 else:
                     found = _fitted(grid, parsed, reference, group[0])
-                if found is not None:
-                    cell = grid.cell(parsed, found)
-                    measured.setdefault(cell, (cell.kv, cell.q) if group is None else group[1])
+                if found is None:
+                    continue
+                cell = grid.cell(parsed, found)
+                beside = (cell.kv, cell.q) if group is None else group[1]
+                for mode in ("oracle",) if oracle else modes:
+                    if mode == "oracle":
+                        fair = cell if group is None else cell._replace(kv=beside[0])
+                        cell = fair._replace(policy=cell.policy + ORACLE)
+                    measured.setdefault(cell, beside)
     if not measured:
         raise ConfigError(
             f"eval: every N of {list(waits or ())} is as large as every M, expected N < M. Use "
             "--wait 0 or --wait half."
         )
     cells = [Cell(name, 0, 0) for name in SIZELESS if name in plain]
-    asked = not all(is_control(parsed) for parsed in names)
+    asked = not all(is_control(wanted) for wanted in names)
     for kv, q in dict.fromkeys(measured.values()):
         cells += [cell for cell, beside in measured.items() if beside == (kv, q) and asked]
         cells += [Cell(name, kv, q) for name in plain if name not in SIZELESS]

@@ -11,14 +11,16 @@ from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.tasks import ContextRule, Task
+    from attendre_core.evaluation.tasks.haystack import Hiding
 
 __all__ = ["TASKS", "TaskOptions", "add_task", "task_of"]
 
 #: The options that only some tasks use, with their defaults.
 DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
-    "keys": 40, "new_tokens": 16, "streams": 1, "skip": 0, "reading": "look-ahead",
-    "answers": "repeat", "seed": 0, "template": None, "chat": False,
+    "keys": None, "new_tokens": None, "question": None, "streams": 1, "skip": 0,
+    "reading": "look-ahead", "answers": "repeat", "seed": 0, "template": None, "chat": False,
+    "temperature": 0.0,
 }  # fmt: skip
 
 
@@ -65,15 +67,21 @@ def add_task(parser: Parser) -> None:
     add("--depth", "place of the answer, 0 (start) to 1 (end) (anywhere)", metavar="SHARE",
         type=float)  # fmt: skip
     add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
-    add("--keys", "multi-key: records per context (40)", metavar="COUNT", type=whole_number(2))
-    add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16)",
+    add("--keys", "multi-key: records per context (40; 4 among small talk)", metavar="COUNT",
+        type=whole_number(2))  # fmt: skip
+    add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16; kv: 48,"
+        " multi-turn: 24, continuation: 128)",
         metavar="COUNT", type=any_number)  # fmt: skip
+    add("--question", "ask before the context or after it (first; after RULER and kv: last)",
+        choices=("first", "last"))  # fmt: skip
     add("--streams", "perplexity: texts read side by side (1)", **count)
     add("--skip", "characters to skip at the beginning of a text (0)", metavar="COUNT",
         type=any_number)  # fmt: skip
     add("--reading", "synthetic: which task (look-ahead)", choices=("look-ahead", "past-only"))
     add("--answers", "synthetic: answers that recur or occur once (repeat)",
         choices=("repeat", "single"))  # fmt: skip
+    add("--temperature", "continuation: 0 takes the likeliest token (0)", metavar="NUMBER",
+        type=float)  # fmt: skip
     add("--seed", "seed of contexts and documents (0)", type=any_number)
 
 
@@ -106,8 +114,9 @@ def _triviaqa(arguments: argparse.Namespace, chunk: int) -> Task:
     from attendre_core.evaluation.tasks import TriviaQA
 
     return TriviaQA(
-        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
+        limit=arguments.limit, new_tokens=_new_tokens(arguments), data=arguments.data,
         evidence=arguments.evidence, rule=_rule(arguments, None),
+        question=arguments.question or "first",
     )  # fmt: skip
 
 
@@ -116,7 +125,7 @@ def _qa(arguments: argparse.Namespace, chunk: int) -> Task:
 
     given = {} if arguments.template is None else {"template": arguments.template}
     return OwnQuestions(
-        limit=arguments.limit, new_tokens=arguments.new_tokens, data=arguments.data,
+        limit=arguments.limit, new_tokens=_new_tokens(arguments), data=arguments.data,
         chat=arguments.chat, **given,
     )  # fmt: skip
 
@@ -125,16 +134,84 @@ def _needle(arguments: argparse.Namespace, chunk: int) -> Task:
     from attendre_core.evaluation.tasks import Needle
 
     return Needle(
-        limit=arguments.limit or 20, new_tokens=arguments.new_tokens, rule=_rule(arguments, 1024)
-    )
+        limit=arguments.limit or 20, new_tokens=_new_tokens(arguments),
+        rule=_rule(arguments, 1024), question=arguments.question or "first",
+    )  # fmt: skip
 
 
 def _multi_key(arguments: argparse.Namespace, chunk: int) -> Task:
-    from attendre_core.evaluation.tasks import MultiKey
+    from attendre_core.evaluation.tasks import HiddenKeys, MultiKey
 
+    if arguments.context_tokens:
+        if arguments.data.endswith((".gz", ".jsonl")):
+            raise ConfigError(
+                f"eval multi-key: {arguments.data} holds records, but with --context-tokens, "
+                "--data is a text in which keys are hidden. Leave --context-tokens out, or use "
+                "the task kv."
+            )
+        return _hiding(HiddenKeys, arguments, keys=arguments.keys or 4)
     return MultiKey(
-        limit=arguments.limit or 20, new_tokens=arguments.new_tokens, data=arguments.data,
-        keys=arguments.keys, depth=arguments.depth, seed=arguments.seed,
+        limit=arguments.limit or 20, new_tokens=_new_tokens(arguments), data=arguments.data,
+        keys=arguments.keys or 40, depth=arguments.depth, seed=arguments.seed,
+        question=arguments.question or "first",
+    )  # fmt: skip
+
+
+def _hiding(task: type[Hiding], arguments: argparse.Namespace, **more: Any) -> Task:
+    """Make a task that hides sentences in small talk."""
+    return task(
+        limit=arguments.limit or 20, new_tokens=_new_tokens(arguments),
+        tokens=arguments.context_tokens or 512, depth=arguments.depth, data=arguments.data,
+        question=arguments.question or "last", seed=arguments.seed, **more,
+    )  # fmt: skip
+
+
+def _multi_value(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import HiddenValues
+
+    return _hiding(HiddenValues, arguments)
+
+
+def _multi_query(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import HiddenQueries
+
+    return _hiding(HiddenQueries, arguments)
+
+
+def _variables(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Variables
+
+    return _hiding(Variables, arguments)
+
+
+def _counting(task: type[Any], arguments: argparse.Namespace) -> Task:
+    made: Task = task(
+        limit=arguments.limit or 20, new_tokens=_new_tokens(arguments),
+        tokens=arguments.context_tokens or 512, question=arguments.question or "last",
+        seed=arguments.seed,
+    )  # fmt: skip
+    return made
+
+
+def _common_words(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import CommonWords
+
+    return _counting(CommonWords, arguments)
+
+
+def _frequent_words(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import FrequentWords
+
+    return _counting(FrequentWords, arguments)
+
+
+def _kv(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import KeyValues
+
+    return KeyValues(
+        limit=arguments.limit, new_tokens=_new_tokens(arguments, 48), data=arguments.data,
+        tokens=arguments.context_tokens or 1024, depth=arguments.depth,
+        question=arguments.question or "last",
     )  # fmt: skip
 
 
@@ -156,6 +233,25 @@ def _embedding(arguments: argparse.Namespace, chunk: int) -> Task:
     )  # fmt: skip
 
 
+def _continuation(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Continuation
+
+    return Continuation(
+        data=arguments.data, tokens=arguments.context_tokens or 512,
+        new_tokens=_new_tokens(arguments, 128), limit=arguments.limit or 20, skip=arguments.skip,
+        temperature=arguments.temperature, seed=arguments.seed,
+    )  # fmt: skip
+
+
+def _multi_turn(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import MultiTurn
+
+    return MultiTurn(
+        tokens=arguments.context_tokens or 1024, new_tokens=_new_tokens(arguments, 24),
+        limit=arguments.limit or 20, seed=arguments.seed,
+    )  # fmt: skip
+
+
 def _synthetic(arguments: argparse.Namespace, chunk: int) -> Task:
     from attendre_core.evaluation.tasks import SYNTHETIC
 
@@ -164,11 +260,18 @@ def _synthetic(arguments: argparse.Namespace, chunk: int) -> Task:
     )
 
 
+def _new_tokens(arguments: argparse.Namespace, usual: int = 16) -> int:
+    given: int | None = arguments.new_tokens
+    return usual if given is None else given
+
+
 def _option(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-_ANSWERING = ("limit", "new_tokens", "depth", "seed")
+_ANSWERING = ("limit", "new_tokens", "depth", "seed", "question")
+_HIDING = ("data", "context_tokens", *_ANSWERING)
+_COUNTING = ("limit", "new_tokens", "seed", "question", "context_tokens")
 TASKS = {
     "triviaqa": TaskOptions(
         "answer questions over long contexts, with the paper's template", _triviaqa,
@@ -185,7 +288,36 @@ TASKS = {
     ),
     "multi-key": TaskOptions(
         "find one key among many, generated or from --data records.jsonl.gz", _multi_key,
-        ("data", "keys", *_ANSWERING),
+        ("data", "keys", "context_tokens", *_ANSWERING),
+    ),
+    "multi-value": TaskOptions(
+        "find all codes of one key in small talk, made up or from --data", _multi_value, _HIDING
+    ),
+    "multi-query": TaskOptions(
+        "find the codes of two of four keys in small talk", _multi_query, _HIDING
+    ),
+    "variables": TaskOptions(
+        "follow a chain of variables through small talk", _variables, _HIDING
+    ),
+    "common-words": TaskOptions(
+        "find the words of a list that occur most often", _common_words, _COUNTING
+    ),
+    "frequent-words": TaskOptions(
+        "rank made-up words by their frequency", _frequent_words, _COUNTING
+    ),
+    "kv": TaskOptions(
+        "find the value of one of many random keys", _kv,
+        ("data", "context_tokens", "limit", "new_tokens", "depth", "question"),
+        needs="JSON lines of ordered_kv_records and key",
+    ),
+    "multi-turn": TaskOptions(
+        "remember facts in a conversation on one stream", _multi_turn,
+        ("context_tokens", "limit", "new_tokens", "seed"),
+    ),
+    "continuation": TaskOptions(
+        "continue a text, and count what is repeated", _continuation,
+        ("data", "context_tokens", "limit", "new_tokens", "skip", "temperature", "seed"),
+        needs="a text file",
     ),
     "perplexity": TaskOptions(
         "predict a long text that is read as a stream", _perplexity,

@@ -6,13 +6,14 @@ enough" and "any choice would have done".
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from attendre_core.errors import ConfigError
 from attendre_core.presets import MemoryConfig, canonical, parse, preset
 
-__all__ = ["CONTROLS", "SIZELESS", "System", "label_of", "system"]
+__all__ = ["CONTROLS", "ORACLE", "SIZELESS", "System", "label_of", "split_oracle", "system"]
 
 #: Controls whose memory has no size to vary, and the part of the input that each of them reads.
 _READS: dict[str, Literal["all", "last", "question"]] = {
@@ -24,6 +25,9 @@ SIZELESS = tuple(_READS)
 #: All controls; ``first-M`` and ``random`` are presets.
 CONTROLS = (*SIZELESS, "first-M", "random", "pinned")
 _OURS = (*SIZELESS, "pinned")
+#: At the end of a name: everything is read with full attention before M entries are kept.
+ORACLE = "+oracle"
+_ORACLE = re.compile(r"\+\s*oracle\s*(?=[+:]|$)", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -40,12 +44,16 @@ class System:
         ``"all"``, ``"last"`` (only the last chunk), or ``"question"`` (no context at all).
     whole
         True for full attention over what is read: nothing is ever evicted.
+    oracle
+        True if the context is read with full attention, and only then cut down to the memory's
+        size; see `attendre_core.evaluation.oracle`.
     """
 
     name: str
     memory: MemoryConfig
     reads: Literal["all", "last", "question"] = "all"
     whole: bool = False
+    oracle: bool = False
 
     def part_of(self, tokens: Any, question: Any) -> Any:
         """Return the part of an input that is read.
@@ -76,7 +84,8 @@ class System:
         if self.whole:
             waiting = 0 if causal else length
             room = max(memory.chunk, length, waiting + 1)
-            memory = replace(memory, kv_size=room, q_size=waiting, finish="flush")
+            memory = replace(memory, kv_size=room, q_size=waiting, finish="flush",
+                             layer_sizes=())  # fmt: skip
         return replace(memory, encoder_outputs=min(memory.encoder_outputs, length))
 
 
@@ -98,7 +107,8 @@ def system(
         ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention,
         ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
         ``"first-M"`` (the first M entries stay forever), ``"random"`` (a random sample of
-        everything read), ``"pinned"`` (FIFO that never evicts the question).
+        everything read), ``"pinned"`` (FIFO that never evicts the question). With ``+oracle``,
+        everything is read with full attention before M entries are kept.
     kv_size, q_size, chunk
         M, N and S.
     top_k
@@ -114,7 +124,8 @@ def system(
     >>> system("lra-max+c=1.5", 32, 16).name
     'LRA-max+c=1.5'
     """
-    parsed = parse(name, _OURS)
+    bounded, oracle = split_oracle(name)
+    parsed = parse(bounded, _OURS)
     if parsed.size is not None or parsed.has("wait"):
         raise ConfigError(
             f"system {name!r}: M and N are kv_size and q_size here, expected a name without :size "
@@ -124,12 +135,31 @@ def system(
     if label in SIZELESS:
         one_chunk = preset(f"MT+chunk={chunk}:{chunk}")
         return System(label, one_chunk, reads=_READS[label], whole=True)
-    base = parsed._replace(name="MT") if label == "pinned" else parsed
+    base = parsed._replace(name="MT") if parsed.name == "pinned" else parsed
     k = None if top_k is None else min(top_k, kv_size)
     memory = preset(str(base.with_defaults(kv_size, wait=q_size, chunk=chunk, k=k)))
-    if label == "pinned":
+    if parsed.name == "pinned":
         memory = replace(memory, pin=((0, max(1, min(pinned, kv_size - kv_size // 4))),))
-    return System(label, memory)
+    if oracle and q_size:
+        raise ConfigError(
+            f"system {name!r}: q_size is {q_size}, but no query waits in a read with full "
+            "attention. Use q_size=0 with +oracle."
+        )
+    return System(label, memory, oracle=oracle)
+
+
+def split_oracle(name: str) -> tuple[str, bool]:
+    """Return a name without ``+oracle``, and whether it had it.
+
+    Examples
+    --------
+    >>> split_oracle("LRA-sum+oracle+softmax:64"), split_oracle("AS")
+    (('LRA-sum+softmax:64', True), ('AS', False))
+    """
+    bounded, count = _ORACLE.subn("", name)
+    if count > 1:
+        raise ConfigError(f"system {name!r}: +oracle is there {count} times. Keep one of them.")
+    return bounded, bool(count)
 
 
 def label_of(name: str) -> str:
@@ -139,10 +169,20 @@ def label_of(name: str) -> str:
 
     Examples
     --------
-    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LRA-sum+softmax+c=0+visible")
-    ('LFA-1e-3+c=0', 'attendre-causal')
+    >>> label_of("lfa-1e-3+wait=8+c=0:64"), label_of("LFA-0+softmax+c=-1+visible")
+    ('LFA-1e-3+c=0', 'attendre')
+    >>> label_of("h2o+oracle:64")
+    'H2O+oracle'
     """
-    parsed = parse(name, _OURS)
+    bounded, oracle = split_oracle(name)
+    parsed = parse(bounded, _OURS)
+    if oracle:
+        if parsed.name in SIZELESS:
+            raise ConfigError(
+                f"system {name!r}: the control {parsed.name!r} keeps no M entries, so there is no "
+                f"oracle of it. Write {parsed.name!r}."
+            )
+        return label_of(bounded) + ORACLE
     if parsed.name in _OURS:
         if parsed.options or parsed.size is not None:
             raise ConfigError(

@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 
-__all__ = ["Interval", "difference", "mean", "share"]
+__all__ = ["ENOUGH", "Interval", "difference", "mean", "share"]
 
 _Z = 1.959963984540054
 _DRAWS = 2000
+#: With fewer items, a bootstrap interval is too narrow to be emphasised.
+ENOUGH = 20
 
 
 class Interval(NamedTuple):

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core import checks, ops
-from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.backend import Array, backend_of, namespace_of, numbers
 from attendre_core.errors import ShapeError
 from attendre_core.memory.arrivals import RECORDS, Arrivals, taken
 from attendre_core.memory.state import EvictedEntries, KeyValueState
@@ -32,16 +32,8 @@ if TYPE_CHECKING:
     from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
-    "Exchange",
-    "Rank",
-    "arriving",
-    "carry_out",
-    "compete",
-    "hand_back",
-    "rank",
-    "ranked",
-    "scored",
-]
+    "Exchange", "Rank", "arriving", "carry_out", "compete", "hand_back", "rank", "ranked", "scored",
+]  # fmt: skip
 
 
 class Rank(NamedTuple):
@@ -114,7 +106,7 @@ def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
             f"{type(policy).__name__}.enter: returned shape {given}, expected {per_row}, one "
             f"score for each row, or {per_entry}, one for each new entry."
         )
-    start = xp.astype(start, stored.score.dtype, copy=False)
+    start = backend_of(start).stop_gradient(xp.astype(start, stored.score.dtype, copy=False))
     if given == per_entry:
         finite = checks.finite_scores(f"{type(policy).__name__}.enter", start, new.enter)
         start = xp.where(finite, start, xp.zeros_like(start))
@@ -240,13 +232,9 @@ def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyV
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )
     records = ops.write_slots(
-        (*state[2:8], *tree_leaves(state.aux)),
-        slot,
-        (*new[2:8], *tree_leaves(new.aux)),
-        write,
-        axis=axis,
-        donate=donate,
-    )
+        (*state[2:8], *tree_leaves(state.aux)), slot, (*new[2:8], *tree_leaves(new.aux)), write,
+        axis=axis, donate=donate,
+    )  # fmt: skip
     return state._replace(
         key=key,
         value=value,

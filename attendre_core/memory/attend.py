@@ -87,7 +87,7 @@ def read(
             where, "position", position, "batch, queries", (batch, count),
             "Give one number to each query of each row.",
         )  # fmt: skip
-        position = checks.positions(where, "position", position)
+        position = checks.positions(where, "position", position, valid)
     finite = checks.finite_rows(where, "query", query, valid, (0, 1))
     usable = finite if full else valid & finite
     unusable = ~usable
@@ -160,8 +160,10 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
     ``hold`` and the entry is later than every query so far, or if its new score is not finite.
     """
     xp = namespace_of(state.key)
-    stored = view.stored
-    score, change = policy.observe(stored, view), view.seen
+    stored = seen = view.stored
+    if policy.drifts:  # scores are sums: observe what this step adds
+        seen = stored._replace(score=xp.zeros_like(state.score))
+    score, change = policy.observe(seen, view), view.seen
     if score is None:
         score = state.score
     else:
@@ -174,7 +176,10 @@ def observe(where: str, policy: Policy, state: KeyValueState, view: Attention) -
         change = change & finite
         if getattr(policy, "hold", False):
             change = change & (state.position <= view.along_slots(view.latest))
-        score = xp.where(change, xp.astype(score, state.score.dtype, copy=False), state.score)
+        score = xp.where(change, xp.astype(score, state.score.dtype, copy=False), seen.score)
+        if policy.drifts:
+            past = ops.levelled(state.score, score, state.valid & ~state.pinned)
+            score = ops.add_up(past, score, state.clock, view.latest)
     return state._replace(
         score=score,
         observed=state.observed | change,

@@ -193,13 +193,13 @@ class DataOnlyMemory:
         seq = first.shape[1]
         checks.metadata(where, state.data, data, (batch, seq), 2)
         valid = checks.flags(where, "valid", valid, (batch, seq), first, default=True)
-        arrival = state.clock[:, None] + ops.running_count(valid) - 1
+        arrival = checks.numbered(state.clock, valid, first)
         hint = "Give one number to each entry of each row."
         if position is None:
             position = arrival
         else:
             checks.shape(where, "position", position, "batch, seq", (batch, seq), hint)
-            position = checks.positions(where, "position", position)
+            position = checks.positions(where, "position", position, valid)
         if score is None:
             score = xp.zeros_like(valid, dtype=xp.float32)
         else:

@@ -10,21 +10,18 @@ from attendre_core.policies.view import NO_QUERY
 from attendre_core.tree import tree_map
 
 __all__ = [
-    "Entries",
-    "EvictedEntries",
-    "KeyValueState",
-    "RetrievedEntries",
-    "empty_like",
-    "empty_state",
+    "Entries", "EvictedEntries", "KeyValueState", "RetrievedEntries", "empty_like", "empty_state",
     "grown",
-]
+]  # fmt: skip
 
 
 class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
 
     With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots). Positions and counters
-    are int32, so a row must be reset before 2,147,483,647 entries.
+    are int32: where values may be read, position 2,147,483,647 and that many entries are refused;
+    compiled code does not look. With ``per_head=True`` evictions are counted in every head, and
+    the two counters of them wrap that much earlier, which `admitted_share` alone would show.
 
     Attributes
     ----------

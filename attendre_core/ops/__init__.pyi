@@ -42,4 +42,6 @@ from attendre_core.ops.slots import fill as fill
 from attendre_core.ops.slots import gather_slots as gather_slots
 from attendre_core.ops.slots import push_slots as push_slots
 from attendre_core.ops.slots import write_slots as write_slots
+from attendre_core.ops.sums import add_up as add_up
+from attendre_core.ops.sums import levelled as levelled
 from attendre_core.ops.tables import table as table

@@ -13,16 +13,9 @@ from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.dense import logits_of, masked_softmax, mix, pool_queries
 
 __all__ = [
-    "Pairs",
-    "Term",
-    "allowed_pairs",
-    "attend",
-    "grouped",
-    "logits",
-    "sum_logits",
-    "ungrouped",
+    "Pairs", "Term", "allowed_pairs", "attend", "grouped", "logits", "sum_logits", "ungrouped",
     "visible_pairs",
-]
+]  # fmt: skip
 
 Rotate = Callable[[Array, Array], Array]
 

@@ -135,6 +135,8 @@ class Policy:
 
     # How many of the first entries of a row are never evicted. Not a dataclass field.
     sinks = 0
+    # Whether scores are sums of which only the differences matter. Not a field either.
+    drifts = False
 
     def init(self, stored: Stored) -> Any:
         """Return the policy's own initial state, nested arrays (batch, ...), or None."""

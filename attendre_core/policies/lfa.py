@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Literal
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
+from attendre_core.ops.sums import add_up
 from attendre_core.policies.base import Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
-from attendre_core.policies.scores import ScoreTransform, check_score, transformed
+from attendre_core.policies.initial_score import AnyInitial, ConstantScore, InitialScore, Scored
+from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -41,11 +42,14 @@ class LFA(Scored):
     start
         ``"sum"``: the sum starts from the initial score. ``"replace"``: the first observation
         replaces it.
+    window
+        Add the attention of the last so many valid queries of a step only (see `LRA`).
 
     Notes
     -----
-    Laws: independent of the chunk length while nothing is evicted and new entries start at 0;
-    scaling all logits by a > 0 does not change what is evicted.
+    Laws: without a window, independent of the chunk length while nothing is evicted and new
+    entries start at 0; scaling all logits by a > 0 does not change what is evicted. Sums never
+    freeze, however long the stream (specification, law-sums).
 
     Examples
     --------
@@ -59,6 +63,7 @@ class LFA(Scored):
     heads: Literal["sum", "max", "mean"] = "sum"
     hold: bool = False
     start: Literal["sum", "replace"] = "sum"
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.decay) and self.decay >= 0):
@@ -71,6 +76,13 @@ class LFA(Scored):
         if self.start not in ("sum", "replace"):
             raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
         check_score("LFA", self.score)
+        check_window("LFA", self.window)
+
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        """Whether scores are sums of which only the differences matter."""
+        absolute = isinstance(self.initial, ConstantScore) or self.start == "replace"
+        return self.decay == 0 and not absolute
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Decay the sums so far and add the decayed attention of this step's queries."""
@@ -78,16 +90,19 @@ class LFA(Scored):
         past = stored.score
         if self.start == "replace":
             past = xp.where(stored.observed, past, xp.zeros_like(past))
-        weight = None
+        view, weight = attention.last(self.window), None
         if self.decay != 0:
             now = attention.latest[:, None]
-            asked = xp.where(attention.valid, attention.position, now)
+            asked = xp.where(view.valid, view.position, now)
             age = xp.concat([attention.latest_before[:, None], asked], axis=1) - now
             left = xp.exp(self.decay * xp.astype(age, stored.score.dtype))
             past = past * attention.along_slots(left[:, 0])
             weight = left[:, 1:]
         nothing = xp.zeros_like(past)
         if self.score == "logits":
-            return past + attention.sum_logits(weight, heads=self.heads, unseen=nothing)
-        amounts = transformed(self.score, attention)
-        return past + attention.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)
+            gain = view.sum_logits(weight, heads=self.heads, unseen=nothing)
+        else:
+            amounts = transformed(self.score, view)
+            gain = view.pool(amounts, heads=self.heads, weight=weight, unseen=nothing)
+        # A sum that decays is bounded: it cannot freeze.
+        return past + gain if self.decay else add_up(past, gain, stored.clock, attention.latest)

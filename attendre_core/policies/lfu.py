@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
 from attendre_core.ops.counting import count_true
+from attendre_core.ops.sums import add_up
 from attendre_core.policies.base import Stored
-from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
+from attendre_core.policies.initial_score import AnyInitial, ConstantScore, InitialScore, Scored
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -29,7 +30,8 @@ class LFU(Scored):
 
     Notes
     -----
-    Scores are float32 (float64 for float64 keys): a float32 count stops at 16,777,216.
+    Scores are float32 (float64 for float64 keys). In long streams counts are levelled: the lowest
+    is taken off all of them, so that they never stop (specification, law-sums).
 
     Examples
     --------
@@ -39,8 +41,14 @@ class LFU(Scored):
 
     initial: AnyInitial = InitialScore()
 
+    @property
+    def drifts(self) -> bool:  # type: ignore[override]
+        """Whether scores are sums of which only the differences matter."""
+        return not isinstance(self.initial, ConstantScore)
+
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Add the number of queries of this step that used each entry."""
         xp = namespace_of(stored.score)
         times = count_true(attention.used_by_query(), axis=-2)
-        return stored.score + xp.astype(times, stored.score.dtype)
+        count = xp.astype(times, stored.score.dtype)
+        return add_up(stored.score, count, stored.clock, attention.latest)

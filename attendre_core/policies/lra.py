@@ -9,7 +9,7 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
-from attendre_core.policies.scores import ScoreTransform, check_score, transformed
+from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -37,11 +37,15 @@ class LRA(Scored):
         Entries at positions after every query so far keep their score. With a Q memory, the
         first queries that see a new entry come from before it; ``hold`` keeps them from scoring
         it. Not in the paper.
+    window
+        Score by the last so many valid queries of a step only, which costs that share of the
+        time, as SnapKV does (Li et al., 2024); None = by all. Not in the paper.
 
     Notes
     -----
     Laws: replacing every logit by a * logit + b, a > 0, does not change what is evicted (with
-    logits as scores); last, max and sum agree for chunks of length 1 and one head.
+    logits as scores); last, max and sum agree for chunks of length 1 and one head, and with
+    ``window=1`` and one head; a window of a whole chunk is none.
 
     Examples
     --------
@@ -54,6 +58,7 @@ class LRA(Scored):
     score: ScoreTransform = "logits"
     heads: Literal["sum", "max", "mean"] | None = None
     hold: bool = False
+    window: int | None = None
 
     def __post_init__(self) -> None:
         if self.pool not in ("last", "max", "sum", "mean"):
@@ -63,10 +68,11 @@ class LRA(Scored):
         if self.heads not in (None, "sum", "max", "mean"):
             raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
         check_score("LRA", self.score)
+        check_window("LRA", self.window)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""
-        view = attention.last() if self.pool == "last" else attention
+        view = attention.last(1 if self.pool == "last" else self.window)
         queries = "sum" if self.pool == "last" else self.pool
         heads = self.heads or ("max" if self.pool == "max" else "sum")
         return view.pool(transformed(self.score, view), queries=queries, heads=heads)

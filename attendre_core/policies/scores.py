@@ -12,13 +12,14 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from attendre_core import checks
 from attendre_core.backend import Array, namespace_of
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
+__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "check_window", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -100,3 +101,10 @@ def transformed(score: ScoreTransform, attention: Attention) -> Array | str:
     if isinstance(score, str):
         return "weights" if score == "softmax" else score
     return score(attention)
+
+
+def check_window(where: str, window: int | None) -> None:
+    """Refuse a number of queries that is not a positive whole number, or None."""
+    if window is not None:
+        hint = "So many of a step's last queries score; None = all."
+        checks.whole_number(where, "window", window, least=1, hint=hint)

@@ -50,6 +50,7 @@ class Attention:
         self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
+        self._attends = top_k is None  # to all entries, for the output of the step
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
@@ -165,6 +166,7 @@ class Attention:
         queries: str = "sum",
         heads: str = "sum",
         weight: Array | None = None,
+        times: Array | None = None,
         unseen: Array | None = None,
     ) -> Array:
         """Pool over the queries that saw an entry, then over heads.
@@ -178,6 +180,8 @@ class Attention:
             ``"sum"``, ``"max"`` or ``"mean"``.
         weight
             (batch, queries): multiplies the amounts; None = 1.
+        times
+            (batch, G, slots): multiplies what is pooled over queries, before heads; None = 1.
         unseen
             Scores of the entries that no valid query saw; None = they keep their scores.
         """
@@ -187,11 +191,13 @@ class Attention:
             raise ConfigError(
                 f"Attention.pool: amounts is {amounts!r}, expected an array, 'logits' or 'weights'."
             )
-        elif amounts == "logits" and queries != "max":
+        elif amounts == "logits" and queries != "max" and times is None:
             return self.sum_logits(weight, queries=queries, heads=heads, unseen=unseen)
         else:
-            value = self._value if self._top_k is None else None
+            value = self._value if self._attends else None
             pooled = ops.pool_pairs(self._pairs, amounts, queries, weight, value)
+        if times is not None:
+            pooled = pooled * times[:, :, None, :]
         return self._over_heads(pooled, heads, unseen)
 
     def sum_logits(
@@ -221,41 +227,52 @@ class Attention:
             pooled = self._per_query(pooled)
         return self._over_heads(pooled, heads, unseen)
 
-    def last(self) -> Attention:
-        """Return the same view of only the last valid query of each row."""
+    def last(self, count: int | None = 1) -> Attention:
+        """Return the same view of only the last valid queries of each row.
+
+        Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
+        first ones are not valid.
+
+        Parameters
+        ----------
+        count
+            How many; None = all.
+        """
         xp, pairs = self._xp, self._pairs
-        number = numbers(self.valid.shape[-1], self.valid)
-        which = xp.max(xp.where(self.valid, number, -1), axis=-1, keepdims=True)
-        is_last = number == which
+        batch, queries = self.valid.shape
+        if count is None or queries <= count:
+            return self
+        number = numbers(queries, self.valid)
+        latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
+        index = xp.flip(latest_first, axis=-1)
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select the last valid query along an axis."""
+            """Select these queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
-            lead, rest = (1,) * (axis - 1), (1,) * (array.ndim - axis - 1)
-            here = xp.reshape(is_last, (is_last.shape[0], *lead, number.shape[0], *rest))
-            if xp.isdtype(array.dtype, "bool"):
-                return xp.any(array & here, axis=axis, keepdims=True)
-            kept = xp.where(here, array, xp.zeros_like(array))
-            return xp.sum(kept, axis=axis, keepdims=True, dtype=array.dtype)
+            array = xp.broadcast_to(array, (batch, *array.shape[1:]))
+            return ops.gather_slots(array, index, axis=axis)
 
         def of(term: Term) -> Term:
             return term.with_query(only(term.plain_query, 3), only(term.query_at, 3))
 
-        last = pairs._replace(
+        recent = pairs._replace(
             query_position=only(pairs.query_position, 3),
-            query_valid=which >= 0,
+            query_valid=only(pairs.query_valid, 1),
             terms=tuple(of(term) for term in pairs.terms),
             query_place=only(pairs.query_place, 3),
             bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
             near=only(pairs.near, 3),
             memo={},
+            sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
-        return Attention(
-            last, self._value, only(self.position, 1), self.stored, self.latest,
+        view = Attention(
+            recent, self._value, only(self.position, 1), self.stored, self.latest,
             lambda: only(self.query, 3), self._top_k, self._passes,
         )  # fmt: skip
+        view._attends = False
+        return view
 
     # ---------------------------------------------------------------- inside
 

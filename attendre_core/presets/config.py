@@ -24,6 +24,9 @@ _WORDS = {
     "decode": ("separate", "inside"),
 }
 
+#: How many times smaller the last layer of a pyramid is than the mean: beta of PyramidKV.
+_PYRAMID = 20
+
 
 def usual_chunk(size: int) -> int:
     """Return S for a memory of M entries if nothing else is said: the paper's, but at most M.
@@ -68,6 +71,12 @@ class MemoryConfig:
         See `KeyValueMemory`.
     cross_top_k
         How many encoder outputs each head of a decoder retrieves (Unlimiformer); None: all.
+    adapt
+        Whether a model may change the system to what is best for its kind and trained length; see
+        `attendre_core.presets.adapted`.
+    layer_sizes
+        Entries of each layer's K/V memory; empty: M in every layer. ``"pyramid"``: many in the
+        first layers and few in the last, M on average; see `for_layers`.
 
     Examples
     --------
@@ -97,6 +106,8 @@ class MemoryConfig:
     sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     cross_top_k: int | None = None
+    adapt: bool = False
+    layer_sizes: tuple[int, ...] | Literal["pyramid"] = ()
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"
@@ -130,9 +141,29 @@ class MemoryConfig:
                     f"{where}: top_k is {self.top_k}, but the memory has {self.kv_size} slots. "
                     "Use top_k=None to attend to all."
                 )
+        self._check_sizes(where)
         # `KeyValueMemory` checks the rest, such as whether the protected entries fit.
         for layer in (-1, *dict(self.layer_policies)):
-            self.kv_memory(layer)
+            self._memory(layer, self.kv_size)
+        for layer, size in enumerate(self.layer_sizes if self.layer_sizes != "pyramid" else ()):
+            self._memory(layer, int(size))
+
+    def _check_sizes(self, where: str) -> None:
+        sizes = self.layer_sizes
+        if sizes == "pyramid":
+            return
+        if not isinstance(sizes, tuple):
+            raise ConfigError(
+                f"{where}: layer_sizes is {sizes!r}, expected a number of entries for each "
+                "layer, such as (1024, 512), or 'pyramid'."
+            )
+        for size in sizes:
+            checks.whole_number(where, "layer_sizes", size, least=1, hint="It counts entries.")
+            if self.q_size >= size:
+                raise ConfigError(
+                    f"{where}: q_size is {self.q_size} and layer_sizes has {size}, expected more "
+                    "entries than queries wait for in every layer."
+                )
 
     @property
     def name(self) -> str:
@@ -153,6 +184,53 @@ class MemoryConfig:
     def governs(self, layer: int, window: int | None) -> bool:
         """Whether policy, M and K apply to a layer: it has no window, or a policy of its own."""
         return window is None or layer in dict(self.layer_policies)
+
+    def for_layers(self, windows: Sequence[int | None]) -> MemoryConfig:
+        """Return the configuration of a model with these layers, with a size for each.
+
+        ``"pyramid"`` is the budget of PyramidKV (arXiv 2406.02069): sizes fall linearly from the
+        first layer to the last, and their mean is M. The last layer has p + (M - p) / 20 entries
+        and the first 2 M minus that, where p is what every layer needs: its protected entries, one
+        more than queries wait, and a chunk if new entries compete before they are attended to.
+        Layers with a sliding window keep their own size and are left out.
+
+        Parameters
+        ----------
+        windows
+            Sliding window of each layer, None where there is none.
+
+        Examples
+        --------
+        >>> import attendre_core as at
+        >>> at.preset("LRA-sum+visible+pyramid:100").for_layers([None] * 5).layer_sizes
+        (195, 148, 100, 52, 5)
+        """
+        if self.layer_sizes == "pyramid":
+            sizes = iter(_pyramid(self, sum(self.governs(i, w) for i, w in enumerate(windows))))
+            each = (next(sizes) if self.governs(i, w) else self.kv_size
+                    for i, w in enumerate(windows))  # fmt: skip
+            return replace(self, layer_sizes=tuple(each))
+        if self.layer_sizes and len(self.layer_sizes) != len(windows):
+            raise ConfigError(
+                f"MemoryConfig: layer_sizes has {len(self.layer_sizes)} numbers, but the model has "
+                f"{len(windows)} layers. Give one number for each layer."
+            )
+        return self
+
+    def size_of(self, layer: int) -> int:
+        """Return M of one layer."""
+        if isinstance(self.layer_sizes, str):
+            raise ConfigError(
+                f"MemoryConfig: layer_sizes is {self.layer_sizes!r}, whose sizes depend on the "
+                "number of layers. Use for_layers(windows) first, with one window or None for each."
+            )
+        return self.layer_sizes[layer] if self.layer_sizes else self.kv_size
+
+    def top_k_of(self, layer: int, window: int | None = None) -> int | None:
+        """Return K of one layer: at most its size; None where K does not apply."""
+        if self.top_k is None or not self.governs(layer, window):
+            return None
+        return min(self.top_k, self.size_of(layer))
 
     def kv_memory(self, layer: int = 0, window: int | None = None) -> KeyValueMemory:
         """Return the K/V memory of one layer.
@@ -177,8 +255,11 @@ class MemoryConfig:
             # flush sends all N of the layer below as one chunk.
             longest = max(self.chunk, self.q_size if self.finish == "flush" else 0)
             return KeyValueMemory(size=window - 1 + self.q_size + longest)
+        return self._memory(layer, self.size_of(layer))
+
+    def _memory(self, layer: int, size: int) -> KeyValueMemory:
         return KeyValueMemory(
-            size=self.kv_size,
+            size=size,
             policy=self.policy_of(layer),
             present=self.present,
             per_head=self.per_head,
@@ -241,8 +322,10 @@ class MemoryConfig:
         50516208
         """
         total = 0
-        for layer, window in zip(range(layers), windows or (None,) * layers, strict=True):
-            total += self.kv_memory(layer, window).nbytes(
+        windows = windows or (None,) * layers
+        sized = self.for_layers(windows)
+        for layer, window in zip(range(layers), windows, strict=True):
+            total += sized.kv_memory(layer, window).nbytes(
                 batch=batch, heads=kv_heads, head_dim=head_dim, dtype=dtype,
                 value_dim=value_dim, chunk=max(self.chunk, self.q_size if layer else 0),
             )  # fmt: skip
@@ -255,3 +338,20 @@ class MemoryConfig:
         query = np.empty((batch, 1, heads, head_dim), kind)
         carry = np.empty((batch, 1, carry_dim or heads * head_dim), kind)
         return total + layers * queue.nbytes((query, carry))
+
+
+def _pyramid(config: MemoryConfig, layers: int) -> list[int]:
+    """Return sizes that fall linearly and have the mean M; see `MemoryConfig.for_layers`."""
+    size = config.kv_size
+    sinks = max(config.sinks, config.policy.sinks)
+    least = max(sinks + config.protect_recent, config.q_size + 1)
+    if config.present == "compete":
+        least = max(least, config.chunk)
+    least = min(least, size)
+    spread = size - least - (size - least) // _PYRAMID
+    falls = [
+        round(spread * (layers - 1 - 2 * layer) / max(layers - 1, 1))
+        for layer in range(layers // 2)
+    ]
+    middle = [0] * (layers % 2)
+    return [size + fall for fall in (*falls, *middle, *(-fall for fall in reversed(falls)))]

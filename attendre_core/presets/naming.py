@@ -11,12 +11,18 @@ from attendre_core.policies import LFA
 from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.options import OPTIONS, option_of
-from attendre_core.presets.systems import NAMES, PAPER_PRESETS, build, parse, settings_of
+from attendre_core.presets.systems import (
+    DEFINING,
+    NAMES,
+    PAPER_PRESETS,
+    build,
+    is_recommended,
+    parse,
+    settings_of,
+)
 
 __all__ = ["canonical", "name_of"]
 
-#: Settings that, besides the policy, define a system.
-_DEFINING = ("present", "per_head", "protect_recent", "sinks")
 #: Two sizes at which every setting that depends on the size differs.
 _SIZES = (390, 8192)
 
@@ -31,8 +37,8 @@ def canonical(text: str, others: Sequence[str] = ()) -> str:
 
     Examples
     --------
-    >>> canonical("lra-sum+visible+c=0+softmax"), canonical("lfa-0+wait=half+c=1")
-    ('attendre-causal', 'LFA-0+wait=half')
+    >>> canonical("lra-sum+c=0+softmax"), canonical("lfa-0+wait=half+c=1")
+    ('LRA-sum+softmax+c=0', 'LFA-0+wait=half')
     """
     parsed = parse(text, others)._replace(size=None)
     if parsed.name in others:
@@ -52,7 +58,7 @@ def name_of(config: MemoryConfig) -> str:
     """Return the full canonical name of a configuration; see `MemoryConfig.name`.
 
     The name with the fewest options wins. Names of systems that are not the paper's are preferred
-    only if no option changes their policy or their `_DEFINING` settings.
+    only if no option changes their policy or their `DEFINING` settings.
     """
     plain = replace(config, layer_policies=())
     layers = "".join(f"+layer{i}={policy!r}" for i, policy in config.layer_policies)
@@ -69,7 +75,7 @@ def name_of(config: MemoryConfig) -> str:
 def _preference(parsed: ParsedName) -> tuple[bool, bool, int]:
     """Return the sort key of a candidate name; ties keep the order of `NAMES`."""
     changed = [option_of(text)[0].field for text in parsed.options]
-    redefined = any(field.startswith("policy.") or field in _DEFINING for field in changed)
+    redefined = any(field.startswith("policy.") or field in DEFINING for field in changed)
     paper = parsed.name.startswith("LFA-") or parsed.name in PAPER_PRESETS
     return ":" in parsed.name, redefined and not paper, len(parsed.options)
 
@@ -100,11 +106,13 @@ def _differences(config: MemoryConfig, base: dict[str, Any]) -> tuple[str, ...] 
         if value != getattr(base["policy"], field.name):
             wanted["sinks" if field.name == "sinks" else f"policy.{field.name}"] = value
     for field in fields(MemoryConfig):
-        if field.name not in ("policy", "kv_size", "layer_policies"):
+        if field.name not in ("policy", "kv_size", "layer_policies", "adapt"):
             value = getattr(config, field.name)
             default = usual_chunk(config.kv_size) if field.name == "chunk" else field.default
             if value != base.get(field.name, default):
                 wanted[field.name] = value
+    if config.adapt != is_recommended(config):
+        wanted["adapt"] = config.adapt
     texts, covered = [], set()
     for option in OPTIONS:
         for value in wanted.get("pin", ()) if option.field == "pin" else [wanted.get(option.field)]:

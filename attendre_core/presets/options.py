@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from attendre_core.policies import Clip, InitialScore, QuantileScore, QuotaScore
+from attendre_core.policies import Clip, ConstantScore, InitialScore, QuantileScore, QuotaScore
 
 __all__ = ["OPTIONS", "Option", "ValueKind", "decimal", "option_named", "option_of"]
 
@@ -78,6 +78,16 @@ def _span(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
+def _sizes(text: str) -> tuple[int, ...]:
+    if not re.fullmatch("[0-9]{1,18}(/[0-9]{1,18})*", text):
+        raise ValueError("the entries of each layer, e.g. 64/32/16")
+    return tuple(int(size) for size in text.split("/"))
+
+
+def _shown_sizes(sizes: Any) -> str | None:
+    return "/".join(map(str, sizes)) if isinstance(sizes, tuple) and sizes else None
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of the grammar.
@@ -114,6 +124,7 @@ class Option:
 
 
 _C = _start(InitialScore, "sigmas", "a finite number")
+_CONSTANT = _start(ConstantScore, "value", "a finite number")
 _QUOTA = _start(QuotaScore, "share", "a share from 0 to 1")
 _QUANTILE = _start(QuantileScore, "quantile", "a share from 0 to 1")
 #: All options, in the order in which canonical names list them.
@@ -123,6 +134,7 @@ OPTIONS = (
     Option("clip", "policy.score", Clip(), "score entries by logits, negative ones as 0"),
     Option("hold", "policy.hold", True, "do not score entries later than every query so far"),
     Option("c=NUMBER", "policy.initial", _C, "new entries start at mu - c sigma of the scores"),
+    Option("start=NUMBER", "policy.initial", _CONSTANT, "new entries start with this score"),
     Option("quota=SHARE", "policy.initial", _QUOTA, "at least this share of a chunk enters"),
     Option("quantile=SHARE", "policy.initial", _QUANTILE,
            "new entries beat at least this share of the memory"),
@@ -132,9 +144,13 @@ OPTIONS = (
     Option("per-head", "per_head", True, "each K/V head evicts on its own"),
     Option("per-token", "per_head", False, "all K/V heads evict the same tokens"),
     Option("sinks=COUNT", "sinks", _count(0), "never evict the first entries"),
-    Option("recent=COUNT", "protect_recent", _count(0), "never evict the most recent entries"),
+    Option("recent=COUNT", "protect_recent", _count(0, "half"),
+           "never evict the most recent entries: this many, or 'half' of M"),
     Option("pin=START-STOP", "pin", ValueKind(_span, lambda span: f"{span[0]}-{span[1]}"),
            "never evict these positions; may be repeated"),
+    Option("layers=SIZES", "layer_sizes", ValueKind(_sizes, _shown_sizes),
+           "entries of each layer, as in 64/32/16"),
+    Option("pyramid", "layer_sizes", "pyramid", "early layers hold more entries than late ones"),
     Option("wait=COUNT", "q_size", _count(0, "half"),
            "N: positions a query waits before it attends, or 'half' of M"),
     Option("k=COUNT", "top_k", _count(1, "all"), "K: entries each query retrieves, or 'all'"),
@@ -149,6 +165,8 @@ OPTIONS = (
     Option("outputs=COUNT", "encoder_outputs", _count(1), "O: encoder outputs a decoder can see"),
     Option("cross=COUNT", "cross_top_k", _count(1, "all"),
            "encoder outputs each decoder head retrieves, or 'all'"),
+    Option("adapt", "adapt", True, "the model may choose what is best for its kind and length"),
+    Option("fixed", "adapt", False, "the same system in every model"),
 )  # fmt: skip
 _BY_WORD = {option.word: option for option in OPTIONS}
 

@@ -15,11 +15,24 @@ from attendre_core.policies import (
     LFU,
     LRA,
     LRU,
+    RKV,
     TOVA,
+    TRAMS,
     AttentionSink,
+    ConstantScore,
+    Defensive,
+    DropKV,
+    ExpectedAttention,
     InitialScore,
+    KeyDiff,
+    Knorm,
+    LagKV,
+    Leverage,
+    Nexus,
     Policy,
     Random,
+    SnapKV,
+    ValueNorm,
 )
 from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName, split_name
@@ -27,12 +40,15 @@ from attendre_core.presets.options import option_of
 
 __all__ = [
     "CONTROL_PRESETS",
+    "KEY_PRESETS",
     "NAMES",
     "OTHER_PRESETS",
     "OWN_PRESETS",
     "PAPER_PRESETS",
     "PRESETS",
+    "SCORE_PRESETS",
     "build",
+    "is_recommended",
     "parse",
     "preset",
     "settings_of",
@@ -42,16 +58,24 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: Published scores, each in a complete system: those that read weights and values, ...
+SCORE_PRESETS = ("H2O-vlen", "SnapKV", "Defensive", "DropKV", "ValueNorm")
+#: ... and those that read keys, values or queries.
+KEY_PRESETS = (
+    "Knorm", "KeyDiff", "LagKV", "R-KV", "Leverage", "ExpectedAttention", "TRAMS", "Nexus",
+)  # fmt: skip
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *OWN_PRESETS)
+PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
 NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
 #: Sinks of LM-Infinite in its authors' runs, with windows of 2,048 or 4,096 positions.
 _LM_INFINITE_SINKS = 100
+#: Settings that, besides the policy, define a system.
+DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks"})
 
 
 def parse(text: str, others: Sequence[str] = ()) -> ParsedName:
@@ -89,7 +113,10 @@ def preset(
         From the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
-        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``.
+        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
+        ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``,
+        ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"R-KV"``, ``"Leverage"``,
+        ``"ExpectedAttention"``, ``"TRAMS"``, ``"Nexus"``.
         Recommended: ``"attendre"`` for models that look both ways, ``"attendre-causal"`` for
         causal ones. Controls: ``"first-M"``, ``"random"``. Your own policy:
         ``"my_module:MyPolicy"``, which is imported and called without arguments; only there does
@@ -108,8 +135,8 @@ def preset(
     AttentionSink(sinks=4)
     >>> preset("attendre:256").q_size, preset("attendre:256").chunk, preset("attendre:64").chunk
     (128, 128, 64)
-    >>> preset("lra-sum+softmax+c=0+visible:512").name
-    'attendre-causal:512'
+    >>> preset("lfa-0+softmax+c=-1+visible+wait=half:512").name
+    'attendre:512'
     """
     parsed = parse(name)
     if isinstance(parsed.size, str):
@@ -171,13 +198,31 @@ def build(
     for field in [field for field in given if field.startswith("policy.")]:
         attribute = field.removeprefix("policy.")
         if attribute not in names:
-            some = [p.__name__ for p in (LRA, LFA, LRU, LFU, Random) if attribute in _fields(p)]
+            kinds = (LRA, LFA, LRU, LFU, Random, SnapKV, Defensive, DropKV, RKV)
+            some = [kind.__name__ for kind in kinds if attribute in _fields(kind)]
             raise ConfigError(
                 f"memory name {text!r}: {words[field]} does not apply to {type(policy).__name__}, "
                 f"which has no {attribute!r}; {', '.join(some)} do. Leave it out."
             )
         changes[attribute] = given.pop(field)
-    return MemoryConfig(replace(policy, **changes), size, **{**settings, **given})
+    config = MemoryConfig(replace(policy, **changes), size, **{**settings, **given})
+    return config if "adapt" in given else replace(config, adapt=is_recommended(config))
+
+
+def is_recommended(config: MemoryConfig) -> bool:
+    """Whether a configuration has the policy of a recommended system and all that defines it.
+
+    Names of such systems adapt to the model. Whoever changes one of them means the change.
+    """
+    return any(_defines(config, name) for name in OWN_PRESETS)
+
+
+def _defines(config: MemoryConfig, name: str) -> bool:
+    settings = settings_of(name, config.kv_size, config.chunk, None)
+    defaults = {field.name: field.default for field in fields(MemoryConfig)}
+    return config.policy == settings["policy"] and all(
+        getattr(config, field) == settings.get(field, defaults[field]) for field in DEFINING
+    )
 
 
 def _fields(policy: Policy | type[Policy]) -> set[str]:
@@ -197,6 +242,12 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
     ``size``, ``chunk`` and ``top_k`` are those of the memory, for settings that depend on them.
     """
     plain: dict[str, Any] = {"top_k": top_k}
+    # Published for whole prompts, whose last queries and first entries are kept.
+    guarded: dict[str, Any] = {
+        "present": "visible", "sinks": 4, "protect_recent": min(32, size // 16),
+    }  # fmt: skip
+    each: dict[str, Any] = {"present": "visible", "per_head": True}
+    quarter = size // 4
     systems: dict[str, dict[str, Any]] = {
         "MT": {"policy": FIFO()},
         "AS": {"policy": AttentionSink(sinks=4)},
@@ -212,13 +263,35 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "policy": H2O(), "present": "visible", "per_head": True, "protect_recent": size // 2,
         },
         "TOVA": {"policy": TOVA(), "present": "visible"},
+        "H2O-vlen": {
+            "policy": H2O(value_norm=True),
+            "present": "visible", "per_head": True, "protect_recent": size // 2,
+        },
+        "SnapKV": {"policy": SnapKV(), "per_head": True, **guarded},
+        "Defensive": {"policy": Defensive(value_norm=True), "per_head": True, **guarded},
+        "DropKV": {"policy": DropKV(), "per_head": True, **guarded},
+        "ValueNorm": {"policy": ValueNorm(), **guarded},
+        "Knorm": {"policy": Knorm(), **each},
+        "KeyDiff": {"policy": KeyDiff(), **each},
+        "LagKV": {
+            "policy": LagKV(lag=max(1, min(128, quarter))), "sinks": min(16, quarter), **each,
+        },
+        "R-KV": {"policy": RKV(), "protect_recent": min(8, quarter), **each},
+        "Leverage": {
+            "policy": Leverage(), "sinks": min(8, quarter), "protect_recent": min(4, quarter),
+            **each,
+        },
+        "ExpectedAttention": {"policy": ExpectedAttention(), "sinks": min(4, quarter), **each},
+        "TRAMS": {"policy": TRAMS(), **each},
+        "Nexus": {"policy": Nexus(), "present": "visible"},
         "attendre": {
             "policy": LFA(decay=0.0, initial=InitialScore(-1.0), score="softmax"),
             "present": "visible", "q_size": size // 2,
         },
         "attendre-causal": {
-            "policy": LRA("sum", initial=InitialScore(0.0), score="softmax"),
-            "present": "visible",
+            "policy": LFA(decay=3e-3, initial=ConstantScore(0.0), score="softmax"),
+            "present": "visible", "per_head": True, "sinks": min(4, size // 4),
+            "protect_recent": size // 2,
         },
         "first-M": {"policy": FIFO(), "sinks": size},
         "random": {"policy": Random()},

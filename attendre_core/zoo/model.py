@@ -86,7 +86,10 @@ class Model:
         self.attention, self.end = attention, end or architecture.end
         self.chat_template = chat_template
         shape = shape_of(self.reading_part, dtype)
-        self.memory = memory_for(memory, causal=self.causal, **shape)
+        self.memory = memory_for(
+            memory, causal=self.causal, encoder=architecture.kind == "encoder",
+            trained=self.reading_part.context, **shape,
+        )  # fmt: skip
         self.backend: Backend = backend(library)
         #: Device of the parameters, on which everything else is made; None = default.
         self.device = self.backend.device_of(tree_leaves(params)[0]) if params else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from attendre_core.backend import Array, backend_of
-from attendre_core.checks import dtype_named
+from attendre_core.checks import dtype_named, within_range
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
 from attendre_core.memory.encoder_output import EncoderOutputMemory
@@ -109,6 +109,9 @@ class Stream:
                 f"Stream.feed: {len(rows)} rows of tokens, expected {self.batch}. Give each row of "
                 "the stream its tokens, an empty list for none."
             )
+        within_range(
+            "Stream.feed", max(map(sum, zip(self.lengths, map(len, rows), strict=True))) - 1
+        )
         self._kind = kind
         for pending, row in zip(self._pending, rows, strict=True):
             pending.extend(row)

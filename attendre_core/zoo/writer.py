@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from attendre_core.backend import Array, backend_of
+from attendre_core.checks import within_range
 from attendre_core.errors import StateError
 from attendre_core.layer.stack import Stack
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
@@ -101,6 +102,7 @@ class Writer:
     ) -> None:
         self.model, self.part, self.params, self.blocks = model, part, params, blocks
         self.position = np.asarray(position, dtype=np.int32)
+        within_range("generate", int(self.position.max(initial=0)) + room - 1)
         self._layers: Memories | DecodeCache = Memories(stack, states, own=own)
         self._room, self._cached = room, cached
         self._embed, self._final = ends_of(model.library, part)
@@ -214,7 +216,7 @@ def write_after(
     inside = model.memory is not None and model.memory.decode == "inside"
     stack = reader.stack(int(np.max(lengths)) + room)
     stack, states = stack.decoding(states, None if inside else room)
-    cached = not inside and can_cache(model.library, stack.layers, states)
+    cached = not inside and can_cache(model.library, stack.layers)
     writer = Writer(
         model, reader.part, reader.params, reader.blocks, stack, states, lengths, room,
         cached=cached,

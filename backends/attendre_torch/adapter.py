@@ -14,7 +14,17 @@ from attendre_core.backend import Backend
 from attendre_core.eager import parts, selection
 from attendre_core.errors import ConfigError
 from attendre_core.ops.pairs import Pairs
-from attendre_torch import compiling, flex, heads, kernels, launches, namespace, sums, tables
+from attendre_torch import (
+    compiling,
+    flex,
+    heads,
+    kernels,
+    launches,
+    namespace,
+    pooling,
+    sums,
+    tables,
+)
 from attendre_torch.fused import dispatch
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
@@ -44,7 +54,7 @@ def backend() -> Backend:
         device_of=_device_of,
         find_device=_find_device,
         kernels={
-            "attend": dispatch.attend_or(_attend),
+            "attend": dispatch.attend_or(pooling.attend_or(_attend)),
             "attention": kernels.attention,
             "bounded": kernels.bounded,
             "count_evicted": or_else(launches.count_evicted, None),
@@ -59,7 +69,7 @@ def backend() -> Backend:
             "lowest": or_else(launches.lowest, kernels.lowest),
             "masked_softmax": kernels.masked_softmax,
             "over_heads": heads.over_heads,
-            "pool_pairs": dispatch.pool_pairs,
+            "pool_pairs": pooling.pool_or(dispatch.pool_pairs),
             "rms_norm": kernels.rms_norm,
             "rotate_at": or_else(launches.rotate_at, None),
             "rotate_halves": kernels.rotate_halves,

@@ -673,6 +673,20 @@ def test_both_runs_of_the_benchmark_read_the_same_system():
         assert len(held(layer.state.kv) & held(state.kv)) > 0.98 * 1152
 
 
+def test_the_benchmark_reads_the_recommended_system_and_fifo():
+    from attendre_core.speed.recommended import Recommended
+
+    base = from_transformers(made("llama", max_position_embeddings=2048), memory=None)
+    models = Recommended("torch", 128, model=base, size=32, chunk=8)
+    with torch.inference_mode():
+        ratios = (*models.reading(), models.writing(3))
+    assert [one.repeats for one in ratios] == [10, 10, 3]
+    assert all(one.median > 0 for one in ratios)
+    ours, fifo, larger = models.streams.values()
+    assert [s._states[0].kv.valid.sum().item() for s in (ours, fifo, larger)] == [40, 32, 40]
+    assert models.models["attendre-causal"].memory == at.preset("attendre-causal+chunk=8:32")
+
+
 @pytest.mark.thorough
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_a_real_model_keeps_what_the_zoo_keeps(dtype):

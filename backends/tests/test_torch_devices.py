@@ -32,6 +32,18 @@ POLICIES = {
     "LFA-shift": at.LFA(decay=0.0, score=at.Shift(1.0), hold=True),
     "H2O": at.H2O(),
     "TOVA": at.TOVA(),
+    "ValueNorm": at.ValueNorm(),
+    "SnapKV": at.SnapKV(window=2, kernel=3),
+    "Defensive": at.Defensive(window=2, value_norm=True),
+    "DropKV": at.DropKV(window=2),
+    "Knorm": at.Knorm(),
+    "TRAMS": at.TRAMS(),
+    "KeyDiff": at.KeyDiff(),
+    "Leverage": at.Leverage(),
+    "LagKV": at.LagKV(lag=3),
+    "RKV": at.RKV(window=2, kernel=3),
+    "ExpectedAttention": at.ExpectedAttention(),
+    "Nexus": at.Nexus(),
 }
 SCHEMES = {
     "NoPosition": at.NoPosition(),

@@ -6,12 +6,12 @@ from mutant import Mutant
 
 ATTEND = "attendre_core/memory/attend.py"
 LFA = "attendre_core/policies/lfa.py"
-LFU = "attendre_core/policies/lfu.py"
 LRU = "attendre_core/policies/lru.py"
 NUMPY_KERNELS = "attendre_core/eager/numpy_kernels.py"
 OPS = "attendre_core/ops/dense.py"
 DENSE = "attendre_core/ops/dense.py"
 PAIRS = "attendre_core/ops/pairs.py"
+RUNNING_SUMS = "attendre_core/ops/sums.py"
 SCORES = "attendre_core/policies/scores.py"
 SELECTION = "attendre_core/ops/selection.py"
 SUMS = "attendre_core/eager/sums.py"
@@ -136,8 +136,8 @@ ATTENTION_MUTANTS = (
     Mutant(
         "entries that no query saw decay all the same",
         ATTEND,
-        "policy.observe(stored, view), view.seen",
-        "policy.observe(stored, view), view.seen | ~view.seen",
+        "policy.observe(seen, view), view.seen",
+        "policy.observe(seen, view), view.seen | ~view.seen",
         "policies/test_paper_rules.py::test_unseen_entries_keep_their_score",
     ),
     Mutant(
@@ -169,10 +169,24 @@ ATTENTION_MUTANTS = (
         f"{ORACLE}[lru-and-lfu]",
     ),
     Mutant(
-        "LFU forgets what it counted before",
-        LFU,
-        "return stored.score + xp.astype(times, stored.score.dtype)",
-        "return xp.astype(times, stored.score.dtype)",
+        "LFU and LFA forget what they summed before",
+        ATTEND,
+        "past = ops.levelled(state.score, score, state.valid & ~state.pinned)",
+        "past = xp.zeros_like(score)",
         f"{ORACLE}[lru-and-lfu]",
+    ),
+    Mutant(
+        "long sums are not levelled",
+        RUNNING_SUMS,
+        "far = (xp.abs(low) > _FAR * most)",
+        "far = (xp.abs(low) > math.inf)",
+        "memory/test_long_streams.py::test_long_sums_decide_as_short_ones",
+    ),
+    Mutant(
+        "long sums are rounded to nearest",
+        RUNNING_SUMS,
+        "share = (xp.astype(number, total.dtype) + 0.5) / _PRIME",
+        "share = 0.0 * xp.astype(number, total.dtype) + 0.5",
+        "memory/test_long_streams.py::test_sums_never_freeze",
     ),
 )

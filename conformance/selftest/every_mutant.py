@@ -6,13 +6,21 @@ import importlib.util
 
 from attention_mutants import ATTENTION_MUTANTS
 from kernel_mutants import KERNEL_MUTANTS
+from key_mutants import KEY_MUTANTS
 from layer_mutants import LAYER_MUTANTS
 from memory_mutants import MEMORY_MUTANTS
 from mutant import Mutant
 from position_mutants import POSITION_MUTANTS
+from weight_mutants import WEIGHT_MUTANTS
 
 EVERY_MUTANT = (
-    MEMORY_MUTANTS + ATTENTION_MUTANTS + LAYER_MUTANTS + POSITION_MUTANTS + KERNEL_MUTANTS
+    MEMORY_MUTANTS
+    + ATTENTION_MUTANTS
+    + LAYER_MUTANTS
+    + POSITION_MUTANTS
+    + KERNEL_MUTANTS
+    + KEY_MUTANTS
+    + WEIGHT_MUTANTS
 )
 
 #: What has to be installed to run a mutant.

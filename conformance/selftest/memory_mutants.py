@@ -166,8 +166,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "LRA-last takes the last query even if it is padding",
         VIEW,
-        "which = xp.max(xp.where(self.valid, number, -1), axis=-1, keepdims=True)",
-        "which = xp.max(xp.where(self.valid | ~self.valid, number, none), axis=-1, keepdims=True)",
+        "latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)",
+        "latest_first = ops.lowest(None, -number + 0 * self.valid, count)",
         f"{ORACLE}[lra]",
     ),
     # what is evicted

@@ -21,7 +21,10 @@ from attendre_core.zoo.model import Model
 
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 #: The modules beside the results, which are no part of the package.
-BESIDE = ("claims", "compact", "meetings", "study", "study_results", "tables", "write_tables")
+BESIDE = (
+    "claims", "compact", "meetings", "policies", "study", "study_results", "tables",
+    "write_policies", "write_tables",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="session", params=MODELS)

@@ -20,7 +20,9 @@ LLAMA = {
 MEMORIES = {
     "roomy": at.preset("MT", kv_size=64, chunk=8),
     "evicting": at.preset("LFA-1e-3", kv_size=16, chunk=8, sigmas=0.0),
-    "visible": at.preset("attendre-causal", kv_size=16, chunk=8),
+    "visible": at.preset("TOVA", kv_size=16, chunk=8),
+    "per head": at.preset("attendre-causal+fixed", kv_size=16, chunk=8),
+    "per head, without clamp": at.preset("attendre-causal+fixed+model", kv_size=16, chunk=8),
     "without clamp": replace(
         at.preset("LRA-sum", kv_size=16, chunk=8, sigmas=0.0), positions="model"
     ),

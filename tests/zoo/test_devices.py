@@ -49,6 +49,7 @@ CASES = [
     *((kind, memory) for kind in MODELS for memory in (None, "LFA-0")),
     *((kind, "attendre-causal") for kind in DECODERS),
     *(("decoder", memory) for memory in ("H2O", "TOVA", "LRU", "LRA-max+k=3")),
+    *(("decoder", memory) for memory in ("LagKV", "R-KV", "Leverage", "ExpectedAttention")),
 ]
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
-from attendre_core.evaluation.controls import system
+from attendre_core.errors import ConfigError
+from attendre_core.evaluation.controls import System, system
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.store import Measured, ResultStore
-from attendre_core.evaluation.tasks.task import Item, Task
+from attendre_core.evaluation.tasks.task import Item, OracleTask, Scores, Task
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.saving import fingerprint
 
@@ -67,6 +68,8 @@ def run_cells(
 ) -> list[Measured]:
     """Measure the items of the cells that the store does not have yet.
 
+    Systems take turns after each batch. Oracles come last, and share their reads.
+
     Parameters
     ----------
     items
@@ -95,20 +98,60 @@ def run_cells(
     >>> [(one.cell.policy, len(one.scores)) for one in found]
     [('closed-book', 2), ('MT', 2)]
     """
-    for cell in cells:
-        done = store.done(cell)
-        pending = [item for item in items if item.name not in done]
-        if not pending:
-            continue
-        tested = system(
+    pending = {cell: [i for i in items if i.name not in store.done(cell)] for cell in cells}
+    systems = {
+        cell: system(
             cell.policy, cell.kv or chunk, cell.q, chunk=chunk, top_k=top_k, pinned=task.pinned
         )
-        if task.whole:
-            pending = list(items)
-        for scores in task.measure(model, pending, tested, batch):
-            store.append(cell, [score for score in scores if score[0] not in done])
-            if on_items is not None:
-                on_items(cell, len(scores))
+        for cell in cells
+        if pending[cell]
+    }
+    oracles = {cell: tested for cell, tested in systems.items() if tested.oracle}
+    if oracles and not hasattr(task, "measure_oracles"):
+        raise ConfigError(
+            f"eval {task.name}: this task has no context that ends before something is asked, so "
+            "+oracle means nothing here. Leave it out."
+        )
+
+    def note(cell: Cell, scores: Scores) -> None:
+        done = store.done(cell)
+        store.append(cell, [score for score in scores if score[0] not in done])
+        if on_items is not None:
+            on_items(cell, len(scores))
+
+    turns = {
+        cell: task.measure(model, list(items) if task.whole else pending[cell], tested, batch)
+        for cell, tested in systems.items()
+        if not tested.oracle
+    }
+    # Batch by batch, in turns: times are comparable, and all systems get as far as the others.
+    while turns:
+        for cell in list(turns):
+            scores = next(turns[cell], None)
+            if scores is None:
+                del turns[cell]
+            else:
+                note(cell, scores)
+    if oracles:
+        _run_oracles(model, task, items, pending, oracles, batch, note)
     names = [item.name for item in items]
     known = {measured.cell: measured.scores for measured in store.measured}
     return [Measured(cell, {name: known[cell][name] for name in names}) for cell in cells]
+
+
+def _run_oracles(
+    model: Model,
+    task: Task,
+    items: Sequence[Item],
+    pending: dict[Cell, list[Item]],
+    oracles: dict[Cell, System],
+    batch: int,
+    note: Callable[[Cell, Scores], None],
+) -> None:
+    """Measure oracles together, because they share the read with full attention."""
+    missing = {item.name for cell in oracles for item in pending[cell]}
+    wanted = [item for item in items if task.whole or item.name in missing]
+    measure = cast(OracleTask, task).measure_oracles
+    for results in measure(model, wanted, list(oracles.values()), batch):
+        for cell, scores in zip(oracles, results, strict=True):
+            note(cell, scores)

@@ -6,12 +6,20 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from attendre_core.evaluation.intervals import Interval, difference, mean, share
+from attendre_core.evaluation.intervals import ENOUGH, Interval, difference, mean, share
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.store import Measured
 from attendre_core.evaluation.tasks.task import Metric
 
-__all__ = ["Row", "Summary", "estimate", "paired", "summarise", "where_reading_helps"]
+__all__ = [
+    "Row",
+    "Summary",
+    "cost_of",
+    "estimate",
+    "paired",
+    "summarise",
+    "where_reading_helps",
+]
 
 
 class Row(NamedTuple):
@@ -26,8 +34,12 @@ class Row(NamedTuple):
     gap
         How much larger the first metric is than the baseline's, paired by item; None for the
         baseline itself and for sizes without a baseline.
-    admitted, present, nbytes
+    admitted, present, nbytes, entries
         Means of the diagnostics; NaN if they were not measured.
+    cost
+        CPU time of reading, divided by the baseline's on the same items; NaN if not measured.
+    pairs
+        How many items ``gap`` compares.
     """
 
     cell: Cell
@@ -37,10 +49,21 @@ class Row(NamedTuple):
     admitted: float
     present: float
     nbytes: float
+    entries: float = math.nan
+    cost: float = math.nan
+    pairs: int = 0
+
+    @property
+    def is_sure(self) -> bool:
+        """Whether the difference to the baseline is worth emphasis: it excludes 0, with n >= 20."""
+        return self.gap is not None and self.gap.excludes_zero and self.pairs >= ENOUGH
 
     def plain(self) -> dict[str, Any]:
         """Return the row as values for JSON; intervals are [value, low, high]."""
-        shares = (("admitted", self.admitted), ("present", self.present), ("bytes", self.nbytes))
+        shares = (
+            ("admitted", self.admitted), ("present", self.present), ("bytes", self.nbytes),
+            ("entries", self.entries), ("cost", self.cost),
+        )  # fmt: skip
         return {
             **self.cell._asdict(),
             "items": self.items,
@@ -87,6 +110,22 @@ def paired(one: Measured, other: Measured, name: str) -> Interval | None:
     return difference([first[item] for item in both], [second[item] for item in both])
 
 
+def cost_of(one: Measured, other: Measured) -> float:
+    """Return the CPU time of reading, divided by another's on the same items; NaN if unknown.
+
+    Examples
+    --------
+    >>> one = Measured(Cell("H2O", 16, 0), {"a": {"seconds": 3.0}, "b": {"seconds": 2.0}})
+    >>> other = Measured(Cell("MT", 16, 0), {"a": {"seconds": 2.0}})
+    >>> cost_of(one, other)
+    1.5
+    """
+    first, second = one.column("seconds"), other.column("seconds")
+    both = [item for item in first if item in second]
+    total = sum(second[item] for item in both)
+    return sum(first[item] for item in both) / total if total else math.nan
+
+
 def summarise(
     measured: Sequence[Measured],
     metrics: Sequence[Metric],
@@ -121,12 +160,20 @@ def summarise(
     rows = []
     for cell in sorted(cells, key=lambda cell: sizes[cell]):
         results, other = cells[cell], found[cell]
-        gap = None
+        gap, pairs, cost = None, 0, math.nan
+        if other is not None:
+            cost = cost_of(results, other)
         if other is not None and other is not results:
             gap = paired(results, other, used[0].name)
+            pairs = len(results.scores.keys() & other.scores.keys())
         values = {m.name: estimate(results.column(m.name).values(), m) for m in used}
-        diagnostics = [results.mean(name) for name in ("admitted", "present", "bytes")]
-        rows.append(Row(cell, len(results.scores), values, gap, *diagnostics))
+        rows.append(
+            Row(
+                cell, len(results.scores), values, gap, results.mean("admitted"),
+                results.mean("present"), results.mean("bytes"), results.mean("entries"), cost,
+                pairs,
+            )
+        )  # fmt: skip
     return Summary(used, baseline, rows)
 
 

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from attendre_core.evaluation.intervals import Interval
+from attendre_core.evaluation.intervals import ENOUGH, Interval
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.sweep.summary import Row, Summary
 from attendre_core.evaluation.tasks.task import Metric
 
-__all__ = ["Table", "cell_table", "percent", "shares", "size_table", "sizeless_line"]
+__all__ = ["Table", "cell_table", "gap_text", "percent", "shares", "size_table", "sizeless_line"]
 
 _MINUS = "\N{MINUS SIGN}"
 
@@ -83,30 +83,40 @@ class Table(NamedTuple):
 
 
 def cell_table(summary: Summary) -> Table:
-    """Return a row per cell with all metrics; differences that exclude zero are emphasised."""
+    """Return a row per cell with all metrics.
+
+    Differences that exclude zero are emphasised if there are 20 items or more. Columns of what was
+    not measured are left out: the entries held per layer, and the CPU time of reading against the
+    baseline's.
+    """
     first, *more = summary.metrics
+    held = any(not math.isnan(row.entries) for row in summary.rows)
+    timed = any(not math.isnan(row.cost) for row in summary.rows)
     gap = "loss" if first.exponential else first.label
     head = [
         "policy", "M", "N", "n", _head(first), f"{gap} {_MINUS} {summary.baseline}",
-        *(_head(metric) for metric in more), "admitted", "own chunk there", "MiB",
+        *(_head(metric) for metric in more), "admitted", "own chunk there",
+        *["entries"] * held, "MiB", *["cost"] * timed,
     ]  # fmt: skip
     rows = []
     for row in summary.rows:
         size = [str(row.cell.kv), str(row.cell.q)] if row.cell.kv else ["", ""]
         rows.append([
             row.cell.policy, *size, str(row.items), _value(first, row.values[first.name]),
-            "" if row.gap is None else _gap(first, row.gap),
+            "" if row.gap is None else gap_text(first, row.gap),
             *(_value(metric, row.values[metric.name]) for metric in more),
-            _plain(row.admitted), _plain(row.present), f"{row.nbytes / 2**20:.2f}",
+            _plain(row.admitted), _plain(row.present),
+            *[_plain(row.entries, 0)] * held, f"{row.nbytes / 2**20:.2f}",
+            *[_plain(row.cost)] * timed,
         ])  # fmt: skip
-    strong = {(i, 5) for i, row in enumerate(summary.rows) if row.gap and row.gap.excludes_zero}
+    strong = {(i, 5) for i, row in enumerate(summary.rows) if row.is_sure}
     return Table(head, rows, frozenset(strong))
 
 
 def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
     """Return a row per system and a column per size M/N, with the best of each column emphasised.
 
-    Controls without a size are left out.
+    Controls without a size are left out, and nothing is emphasised with fewer than 20 items.
 
     Parameters
     ----------
@@ -127,7 +137,9 @@ def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
         for j, (kv, q) in enumerate(sizes, 1):
             cell = Cell(name, kv, q)
             texts.append(write(sized[cell]) if cell in sized else "")
-            if value.get(cell) == max(value[c] for c in sized if (c.kv, c.q) == (kv, q)):
+            column = [c for c in sized if (c.kv, c.q) == (kv, q)]
+            enough = min(sized[c].items for c in column) >= ENOUGH
+            if enough and value.get(cell) == max(value[c] for c in column):
                 strong.add((i, j))
         rows.append(texts)
     return Table(["M/N", *(f"{m}/{n}" for m, n in sizes)], rows, frozenset(strong))
@@ -162,7 +174,8 @@ def _value(metric: Metric, interval: Interval) -> str:
     return f"{value} ({low} to {high})"
 
 
-def _gap(metric: Metric, interval: Interval) -> str:
+def gap_text(metric: Metric, interval: Interval) -> str:
+    """Return a difference of a metric with its interval, all with their signs."""
     digits, scale = (0, 100) if metric.share else (metric.digits, 1)
     value, low, high = (_signed(scale * x, digits) for x in interval)
     return f"{value} ({low} to {high})"
@@ -173,8 +186,8 @@ def _signed(x: float, digits: int) -> str:
     return text if any(c in "123456789" for c in text) else text[1:]
 
 
-def _plain(x: float) -> str:
-    return "" if math.isnan(x) else f"{x:.2f}"
+def _plain(x: float, digits: int = 2) -> str:
+    return "" if math.isnan(x) else f"{x:.{digits}f}"
 
 
 def _tex(text: str) -> str:

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.oracle import FullReads
 from attendre_core.evaluation.tasks.question import Question
-from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
-from attendre_core.zoo.generate import log_softmax
+from attendre_core.evaluation.tasks.watched import WatchedStream, entries_held, memory_bytes
+from attendre_core.zoo.generate import generate, log_softmax
 from attendre_core.zoo.model import Model
-from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokens import padded
 from attendre_core.zoo.writer import Writer
 
-__all__ = ["Answered", "answered", "log_likelihood"]
+__all__ = ["Answered", "answered", "answered_by_oracles", "log_likelihood"]
 
 
 class Answered(NamedTuple):
@@ -30,9 +33,11 @@ class Answered(NamedTuple):
     log_likelihood
         Mean log-probability of the tokens of the right answer, in nats.
     admitted, present
-        As in `attendre_core.evaluation.Outcome`.
-    nbytes
-        Bytes kept for this question.
+        As in `attendre_core.evaluation.Outcome`; NaN for an oracle.
+    nbytes, entries
+        Bytes kept for this question, and K/V entries per layer.
+    seconds
+        CPU seconds of reading: the question's share of its batch.
     """
 
     text: str
@@ -40,6 +45,8 @@ class Answered(NamedTuple):
     admitted: float
     present: float
     nbytes: int
+    entries: float
+    seconds: float
 
 
 def answered(
@@ -61,23 +68,85 @@ def answered(
     """
     for start in range(0, len(questions), batch):
         some = questions[start : start + batch]
-        rows = [system.part_of(question.tokens, question.closed) for question in some]
-        lengths = [len(row) for row in rows]
-        memory = system.memory_for(max(lengths), causal=model.causal)
-        watched = WatchedStream(model, memory, lengths)
-        stream = watched.stream
-        stream.feed(rows)
-        room = max(new_tokens, *(len(question.gold) for question in some))
-        likely = log_likelihood(*stream.writer(room), [question.gold for question in some])
-        texts = _written(stream, new_tokens)
-        admitted, present = watched.admitted, watched.present
-        yield [
-            Answered(
-                texts[i], float(likely[i]), float(admitted[i]), float(present[i]),
-                memory_bytes(model, system, lengths[i]),
-            )
-            for i in range(len(rows))
-        ]  # fmt: skip
+        if system.oracle:
+            yield _by_oracles(model, some, [system], new_tokens)[0]
+        else:
+            yield _by_memory(model, some, system, new_tokens)
+
+
+def answered_by_oracles(
+    model: Model,
+    questions: Sequence[Question],
+    systems: Sequence[System],
+    *,
+    batch: int = 8,
+    new_tokens: int = 16,
+) -> Iterator[list[list[Answered]]]:
+    """Read contexts once with full attention, and answer from what each system keeps of them.
+
+    Parameters are those of `answered`. Yields the results of each batch, a list per system.
+    """
+    for start in range(0, len(questions), batch):
+        yield _by_oracles(model, questions[start : start + batch], systems, new_tokens)
+
+
+def _by_memory(
+    model: Model, some: Sequence[Question], system: System, new_tokens: int
+) -> list[Answered]:
+    rows = [system.part_of(question.tokens, question.closed) for question in some]
+    lengths = [len(row) for row in rows]
+    memory = system.memory_for(max(lengths), causal=model.causal)
+    watched = WatchedStream(model, memory, lengths)
+    began = time.process_time()
+    watched.stream.feed(rows)
+    watched.stream.finish()
+    seconds = (time.process_time() - began) / len(rows)
+    answers = _answers(model, some, watched.stream.writer, new_tokens)
+    admitted, present = watched.admitted, watched.present
+    return [
+        Answered(
+            *answer, float(admitted[i]), float(present[i]), memory_bytes(model, system, lengths[i]),
+            entries_held(model, system, lengths[i]), seconds,
+        )
+        for i, answer in enumerate(answers)
+    ]  # fmt: skip
+
+
+def _by_oracles(
+    model: Model, some: Sequence[Question], systems: Sequence[System], new_tokens: int
+) -> list[list[Answered]]:
+    contexts = [question.tokens[: max(question.context, 1)] for question in some]
+    rest = [question.tokens[max(question.context, 1) :] for question in some]
+    whole, longest = FullReads(model, contexts), max(len(context) for context in contexts)
+    results = []
+    for system in systems:
+        kept = whole[system.memory.chunk].kept(system.memory)
+        answers = _answers(model, some, partial(kept.following, rest), new_tokens)
+        size = memory_bytes(model, system, longest)
+        held = entries_held(model, system, longest)
+        seconds = kept.seconds / len(some)
+        results.append(
+            [Answered(*answer, math.nan, math.nan, size, held, seconds) for answer in answers]
+        )
+    return results
+
+
+def _answers(
+    model: Model,
+    some: Sequence[Question],
+    start: Callable[[int], tuple[Writer, Any]],
+    new_tokens: int,
+) -> list[tuple[str, float]]:
+    """Return the first line that is written for each question, and how likely the answer is."""
+    room = max(new_tokens, *(len(question.gold) for question in some))
+    likely = log_likelihood(*start(room), [question.gold for question in some])
+    lines: list[list[str]] = [[]] * len(some)
+    if new_tokens:
+        lines = [model.text(row).strip().splitlines() for row in generate(model, start, new_tokens)]
+    return [
+        (line[0].strip() if line else "", float(value))
+        for line, value in zip(lines, likely, strict=True)
+    ]
 
 
 def log_likelihood(
@@ -105,11 +174,3 @@ def log_likelihood(
             total = total + np.where(valid[:, step], scores, 0.0)
     lengths = np.asarray([len(answer) for answer in answers])
     return np.asarray(total / lengths, dtype=np.float64)
-
-
-def _written(stream: Stream, new_tokens: int) -> list[str]:
-    if not new_tokens:
-        return [""] * stream.batch
-    rows = stream.generate(new_tokens)
-    lines = [stream.model.text(row).strip().splitlines() for row in rows]
-    return [line[0].strip() if line else "" for line in lines]

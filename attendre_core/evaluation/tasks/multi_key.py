@@ -7,23 +7,19 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.tasks.filler import ANIMALS, COLOURS
 from attendre_core.evaluation.tasks.question import Question, question_of
-from attendre_core.evaluation.tasks.question_answering import QuestionTask
+from attendre_core.evaluation.tasks.question_answering import QuestionTask, asked_last
+from attendre_core.evaluation.tasks.templates import template_of
 from attendre_core.evaluation.tasks.text_files import checksum
 from attendre_core.zoo.model import Model
 
 __all__ = ["MultiKey", "read_records"]
-
-_COLOURS = ("amber", "black", "blue", "brown", "green", "grey", "pink", "red", "white", "yellow")
-_ANIMALS = (
-    "badger", "crane", "dolphin", "falcon", "hare", "lynx", "otter", "raven", "seal", "tiger",
-    "toad", "wolf",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +39,8 @@ class MultiKey(QuestionTask):
         its place.
     seed
         Seed of the generated records.
+    question
+        Whether the question comes before the context or after it.
     """
 
     limit: int | None = 20
@@ -50,12 +48,13 @@ class MultiKey(QuestionTask):
     keys: int = 40
     depth: float | None = None
     seed: int = 0
+    question: Literal["first", "last"] = "first"
 
     name: ClassVar[str] = "multi-key"
     pinned: ClassVar[int] = 48
 
     def __post_init__(self) -> None:
-        most = len(_COLOURS) * len(_ANIMALS)
+        most = len(COLOURS) * len(ANIMALS)
         if self.keys < 2 or (not self.data and self.keys > most):
             raise ConfigError(
                 f"eval multi-key: keys is {self.keys}, expected 2 to {most} generated records."
@@ -64,6 +63,7 @@ class MultiKey(QuestionTask):
     def identity(self) -> dict[str, Any]:
         """Return everything that the questions depend on."""
         return {
+            **asked_last(self.question),
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
             "keys": self.keys,
@@ -83,13 +83,14 @@ class MultiKey(QuestionTask):
             else:
                 question = f"What is the code of the {key}?"
                 context = " ".join(f"The code of the {k} is {v}." for k, v in records)
-            yield question_of(model, f"record-{number}", question, context, [value])
+            template = template_of(self.question)
+            yield question_of(model, f"record-{number}", question, context, [value], template)
 
     def _sources(self) -> Iterator[tuple[list[tuple[str, str]], str]]:
         if self.data:
             yield from read_records(self.data)
             return
-        names = [f"{colour} {animal}" for colour in _COLOURS for animal in _ANIMALS]
+        names = [f"{colour} {animal}" for colour in COLOURS for animal in ANIMALS]
         for number in range(20 if self.limit is None else self.limit):
             rng = np.random.default_rng((self.seed, number))
             chosen = [names[i] for i in rng.permutation(len(names))[: self.keys]]

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
 from attendre_core.evaluation.tasks.passages import Example, Passage
 from attendre_core.evaluation.tasks.question import Question, question_of
-from attendre_core.evaluation.tasks.question_answering import QuestionTask
+from attendre_core.evaluation.tasks.question_answering import QuestionTask, asked_last
+from attendre_core.evaluation.tasks.templates import template_of
 from attendre_core.zoo.model import Model
 
 __all__ = ["Needle"]
@@ -31,10 +32,13 @@ class Needle(QuestionTask):
     ----------
     rule
         Length of the text, and the depth of the sentence in it.
+    question
+        Whether the question comes before the context or after it.
     """
 
     limit: int | None = 20
     rule: ContextRule = field(default_factory=lambda: ContextRule(tokens=1024))
+    question: Literal["first", "last"] = "first"
 
     name: ClassVar[str] = "needle"
     pinned: ClassVar[int] = 24
@@ -42,6 +46,7 @@ class Needle(QuestionTask):
     def identity(self) -> dict[str, Any]:
         """Return everything that the questions depend on."""
         return {
+            **asked_last(self.question),
             "context_tokens": self.rule.tokens,
             "depth": self.rule.depth,
             "seed": self.rule.seed,
@@ -59,8 +64,10 @@ class Needle(QuestionTask):
             example = Example(f"needle-{number}", "What is the pass key?", (digits,), (hidden,))
             context = context_of(model, example, others, self.rule)
             if context is not None:
-                text = context.text
-                yield question_of(model, example.name, example.question, text, example.answers)
+                yield question_of(
+                    model, example.name, example.question, context.text, example.answers,
+                    template_of(self.question),
+                )  # fmt: skip
 
 
 def small_talk(rng: np.random.Generator, number: int) -> Example:

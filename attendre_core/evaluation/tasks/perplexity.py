@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
+from attendre_core.evaluation.oracle import FullReads
 from attendre_core.evaluation.tasks.task import Metric, Scores
 from attendre_core.evaluation.tasks.text_files import checksum, text_tokens
-from attendre_core.evaluation.tasks.watched import WatchedStream, memory_bytes
+from attendre_core.evaluation.tasks.watched import WatchedStream, entries_held, memory_bytes
 from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
 
@@ -117,13 +119,41 @@ class Perplexity:
         for start in range(0, len(numbers), batch):
             chosen = numbers[start : start + batch]
             losses, more = stream_losses(model, [rows[number] for number in chosen], system)
-            for item in items:
-                if item.stream in chosen:
-                    row = chosen.index(item.stream)
-                    loss = float(losses[row, item.start : item.stop].mean())
-                    diagnostics = {name: values[row] for name, values in more.items()}
-                    scores.append((item.name, {"loss": loss, **diagnostics}))
+            scores += self._scores(items, chosen, losses, more)
         yield scores
+
+    def measure_oracles(
+        self, model: Model, items: Sequence[StreamPiece], systems: Sequence[System], batch: int
+    ) -> Iterator[list[Scores]]:
+        """Predict each piece from what is kept of a read with full attention of all before it."""
+        rows = {item.stream: item.tokens for item in items}
+        numbers = list(rows)
+        scores: list[Scores] = [[] for _ in systems]
+        for start in range(0, len(numbers), batch):
+            chosen = numbers[start : start + batch]
+            read = [rows[number] for number in chosen]
+            found = oracle_losses(model, read, systems, self.piece)
+            for each, (losses, more) in zip(scores, found, strict=True):
+                each += self._scores(items, chosen, losses, more)
+        yield scores
+
+    def _scores(
+        self,
+        items: Sequence[StreamPiece],
+        chosen: list[int],
+        losses: NDArray[np.float64],
+        more: dict[str, list[float]],
+    ) -> Scores:
+        """Return the scores of the pieces of some streams."""
+        some = [item for item in items if item.stream in chosen]
+        scores: Scores = []
+        for item in some:
+            row = chosen.index(item.stream)
+            loss = float(losses[row, item.start : item.stop].mean())
+            diagnostics = {name: values[row] for name, values in more.items()}
+            diagnostics["seconds"] = more["seconds"][row] / (len(some) / len(chosen))
+            scores.append((item.name, {"loss": loss, **diagnostics}))
+        return scores
 
 
 def stream_losses(
@@ -143,14 +173,60 @@ def stream_losses(
     stream = watched.stream
     wanted = np.asarray(rows)
     losses = np.zeros((len(rows), length))
+    seconds = 0.0
     for start in range(0, length, chunk):
-        for hidden in stream.read([row[start : start + chunk] for row in rows]):
+        began = time.process_time()
+        read = stream.read([row[start : start + chunk] for row in rows])
+        seconds += time.process_time() - began
+        for hidden in read:
             _note(model, hidden, wanted, losses)
     for hidden in stream.finish():
         _note(model, hidden, wanted, losses)
     admitted, present = watched.admitted.tolist(), watched.present.tolist()
-    kept = [float(memory_bytes(model, system, chunk if alone else length))] * len(rows)
-    return losses, {"admitted": admitted, "present": present, "bytes": kept}
+    more = {"admitted": admitted, "present": present}
+    return losses, {**more, **_costs(model, system, chunk if alone else length, len(rows), seconds)}
+
+
+def oracle_losses(
+    model: Model, rows: list[list[int]], systems: Sequence[System], piece: int
+) -> list[tuple[NDArray[np.float64], dict[str, list[float]]]]:
+    """Return for each oracle what `stream_losses` returns; what was kept changes every piece.
+
+    A piece is predicted from its own tokens and M entries of everything before them.
+    """
+    length = len(rows[0])
+    starts = range(0, length - 1, piece)
+    whole = FullReads(model, [row[: max(starts[-1], 1)] for row in rows])
+    wanted = np.asarray(rows)
+    results = []
+    for system in systems:
+        losses, chunk = np.zeros((len(rows), length)), system.memory.chunk
+        if piece % chunk:
+            raise ConfigError(
+                f"eval perplexity: --chunk is {chunk}, but oracles choose anew every {piece} "
+                f"tokens. Use a chunk that divides {piece}."
+            )
+        cuts = whole[chunk].kept_at(system.memory, [start // chunk for start in starts])
+        for start, kept in zip(starts, cuts, strict=True):
+            logits = kept.probe([row[start : start + piece] for row in rows])
+            for row, scores in enumerate(log_softmax(np.asarray(logits, dtype=np.float64))):
+                following = wanted[row, start + 1 : start + 1 + piece]
+                places = np.arange(len(following))
+                losses[row, start + 1 : start + 1 + piece] = -scores[places, following]
+        results.append((losses, _costs(model, system, length, len(rows), cuts[0].seconds)))
+    return results
+
+
+def _costs(
+    model: Model, system: System, length: int, rows: int, seconds: float
+) -> dict[str, list[float]]:
+    """Return what is held and the CPU seconds of reading, of each row."""
+    costs = {
+        "bytes": float(memory_bytes(model, system, length)),
+        "entries": entries_held(model, system, length),
+        "seconds": seconds / rows,
+    }
+    return {name: [value] * rows for name, value in costs.items()}
 
 
 def _note(model: Model, hidden: Any, wanted: Any, losses: Any) -> None:

@@ -26,6 +26,11 @@ class Question(NamedTuple):
         Tokens of the first alias, whose log-likelihood is measured.
     aliases
         All answers that are accepted as right.
+    context
+        How many of the tokens come before what follows the context: the question, or what leads
+        to the answer. At least one token follows.
+    parts
+        If several things are asked for: all that a whole answer names; else empty.
     """
 
     name: str
@@ -33,6 +38,8 @@ class Question(NamedTuple):
     closed: list[int]
     gold: list[int]
     aliases: tuple[str, ...]
+    context: int = 0
+    parts: tuple[str, ...] = ()
 
 
 def question_of(
@@ -56,21 +63,26 @@ def question_of(
     whole = filled(template, question, context)
     closed = filled(without_context(template), question, "")
     if chat:
-        return _asked(model, name, (whole, closed), gold, aliases)
+        return _asked(model, name, (whole, closed), context, gold, aliases)
     if model.architecture.kind == "encoder-decoder":
         answer = model.tokens(gold)
     else:
         whole, closed = whole.rstrip(" "), closed.rstrip(" ")
         # What stands before the answer is the same in both, unless a field does.
         before = whole if template.endswith(("{question}", "{context}")) else closed
-        answer = _continuation(model, before, gold if before[-1:].isspace() else f" {gold}")
+        joined = before[-1:].isspace() or before.endswith('"')
+        answer = _continuation(model, before, gold if joined else f" {gold}")
+    tokens = _open(model, whole)
+    until = template.partition("{context}")[0] + "{context}"
+    end = _shared(_open(model, filled(until, question, context).rstrip()), tokens)
     return Question(
-        name, _open(model, whole), _open(model, closed), answer, tuple(dict.fromkeys(aliases))
-    )
+        name, tokens, _open(model, closed), answer, tuple(dict.fromkeys(aliases)),
+        min(end, len(tokens) - 1),
+    )  # fmt: skip
 
 
 def _asked(
-    model: Model, name: str, texts: Sequence[str], gold: str, aliases: Sequence[str]
+    model: Model, name: str, texts: Sequence[str], context: str, gold: str, aliases: Sequence[str]
 ) -> Question:
     """Ask in the format of a chat; what the model then writes is the assistant's answer."""
     template = chat_template_for(model)
@@ -79,8 +91,11 @@ def _asked(
     )
     before, both = (model.tokens(text, special=False) for text in (closed, closed + gold))
     answer = both[_shared(before, both) :] or both[-1:]
+    tokens = model.tokens(whole, special=False)
+    place = whole.find(context.strip()) + len(context.strip())
+    end = _shared(model.tokens(whole[:place], special=False), tokens)
     return Question(
-        name, model.tokens(whole, special=False), before, answer, tuple(dict.fromkeys(aliases))
+        name, tokens, before, answer, tuple(dict.fromkeys(aliases)), min(end, len(tokens) - 1)
     )
 
 

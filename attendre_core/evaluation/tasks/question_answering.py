@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import CONTROLS, System
-from attendre_core.evaluation.tasks.answering import Answered, answered
+from attendre_core.evaluation.tasks.answering import Answered, answered, answered_by_oracles
 from attendre_core.evaluation.tasks.normalisation import contains, exact_match, f1
 from attendre_core.evaluation.tasks.question import Question
 from attendre_core.evaluation.tasks.task import Metric, Score, Scores
 from attendre_core.zoo.model import Model
 
-__all__ = ["QuestionTask"]
+__all__ = ["QuestionTask", "asked_last"]
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,45 @@ class QuestionTask:
                 for answer, item in zip(answers, remaining, strict=False)
             ]
 
+    def measure_oracles(
+        self, model: Model, items: Sequence[Question], systems: Sequence[System], batch: int
+    ) -> Iterator[list[Scores]]:
+        """Score the answers of several oracles, which share a read with full attention."""
+        start = 0
+        for answers in answered_by_oracles(
+            model, items, systems, batch=batch, new_tokens=self.new_tokens
+        ):
+            some = items[start : start + batch]
+            start += batch
+            yield [
+                [(item.name, self._score(item, one)) for item, one in zip(some, each, strict=True)]
+                for each in answers
+            ]
+
     def _score(self, item: Question, answer: Answered) -> Score:
         score = {"log_likelihood": answer.log_likelihood}
         if self.new_tokens:
             score |= {
                 "exact_match": float(exact_match(answer.text, item.aliases)),
                 "f1": f1(answer.text, item.aliases),
-                "contains": float(contains(answer.text, item.aliases)),
+                "contains": _found(answer.text, item),
             }
+        if not math.isnan(answer.present):
+            score |= {"admitted": answer.admitted, "present": answer.present}
         return score | {
-            "admitted": answer.admitted,
-            "present": answer.present,
             "bytes": float(answer.nbytes),
+            "entries": answer.entries,
+            "seconds": answer.seconds,
         }
+
+
+def asked_last(question: Literal["first", "last"]) -> dict[str, str]:
+    """Return what an identity says of a question after its context; nothing if it is before."""
+    return {} if question == "first" else {"question": question}
+
+
+def _found(text: str, item: Question) -> float:
+    """Return 1 if an answer is in the text; of several that are asked for, the share."""
+    if not item.parts:
+        return float(contains(text, item.aliases))
+    return sum(contains(text, [part]) for part in item.parts) / len(item.parts)

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 from attendre_core.evaluation.controls import System
 from attendre_core.zoo.model import Model
 
-__all__ = ["Item", "Metric", "Score", "Scores", "Task"]
+__all__ = ["Item", "Metric", "OracleTask", "Score", "Scores", "Task"]
 
 #: Something with a ``name`` that is unique within its task.
 Item = Any
@@ -75,3 +75,12 @@ class Task(Protocol):
         self, model: Model, items: Sequence[Item], system: System, batch: int
     ) -> Iterator[Scores]:
         """Measure items and yield their scores, some at a time."""
+
+
+class OracleTask(Task, Protocol):
+    """A task in which a context ends, so that an oracle can choose what to keep of it."""
+
+    def measure_oracles(
+        self, model: Model, items: Sequence[Item], systems: Sequence[System], batch: int
+    ) -> Iterator[list[Scores]]:
+        """Measure oracles that share their reads: the scores of some items, for each system."""

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from attendre_core.errors import ConfigError
 
-__all__ = ["TEMPLATE", "check_template", "filled", "without_context"]
+__all__ = ["TEMPLATE", "check_template", "filled", "template_of", "without_context"]
 
 #: The paper's template: the question comes before the context and is not repeated after it.
 TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
+
+_LAST = "Context: {context}\n\nQuestion: {question}\n\nAnswer: "
+
+
+def template_of(question: Literal["first", "last"]) -> str:
+    """Return the template in which the question comes before or after the context."""
+    if question not in ("first", "last"):
+        raise ConfigError(f"template: question is {question!r}, expected 'first' or 'last'.")
+    return TEMPLATE if question == "first" else _LAST
 
 
 def check_template(where: str, template: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from attendre_core.evaluation.tasks.contexts import ContextRule, context_of
 from attendre_core.evaluation.tasks.passages import as_written
 from attendre_core.evaluation.tasks.question import Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask
-from attendre_core.evaluation.tasks.templates import TEMPLATE
+from attendre_core.evaluation.tasks.templates import template_of
 from attendre_core.evaluation.tasks.text_files import checksum
 from attendre_core.evaluation.tasks.triviaqa_files import read_triviaqa
 from attendre_core.zoo.model import Model
@@ -30,11 +30,14 @@ class TriviaQA(QuestionTask):
     rule
         How contexts are built. If it sets a length, questions without a passage that contains
         the answer are left out.
+    question
+        ``"first"`` as in the paper, or ``"last"``, after the context.
     """
 
     data: str = ""
     evidence: str | None = None
     rule: ContextRule = field(default_factory=ContextRule)
+    question: Literal["first", "last"] = "first"
 
     name: ClassVar[str] = "triviaqa"
 
@@ -43,7 +46,7 @@ class TriviaQA(QuestionTask):
         return {
             "data": Path(self.data).name,
             "sha256": checksum(self.data),
-            "template": TEMPLATE,
+            "template": template_of(self.question),
             "context_tokens": self.rule.tokens,
             "depth": self.rule.depth,
             "gold": self.rule.gold,
@@ -60,4 +63,7 @@ class TriviaQA(QuestionTask):
             context = context_of(model, example, examples, self.rule)
             if context is not None:
                 answers = as_written(example.answers, context.gold)
-                yield question_of(model, example.name, example.question, context.text, answers)
+                yield question_of(
+                    model, example.name, example.question, context.text, answers,
+                    template_of(self.question),
+                )  # fmt: skip

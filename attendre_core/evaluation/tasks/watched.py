@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.memories import full_attention_bytes, shape_of
 from attendre_core.zoo.model import Model
 
-__all__ = ["WatchedStream", "memory_bytes"]
+__all__ = ["WatchedStream", "entries_held", "memory_bytes"]
 
 
 class WatchedStream:
@@ -62,9 +63,31 @@ def memory_bytes(model: Model, system: System, length: int) -> int:
     """Return the bytes kept per input: the memories of all layers, and waiting queries.
 
     For full attention, these are the keys and values that the model itself holds after ``length``
-    tokens; see `full_attention_bytes`.
+    tokens; see `full_attention_bytes`. For an oracle, these are the entries that stay.
     """
     part = model.reading_part
     if system.whole:
         return full_attention_bytes(part, length, model.dtype, causal=model.causal)
-    return system.memory.nbytes(**shape_of(part, model.dtype))
+    return _kept(model, system).nbytes(**shape_of(part, model.dtype))
+
+
+def entries_held(model: Model, system: System, length: int) -> float:
+    """Return the K/V entries held per layer and input, the mean over the layers.
+
+    A chunk that is visible before it competes is held beside the M entries of a memory. Of full
+    attention, this is what the model holds after ``length`` tokens.
+    """
+    part = model.reading_part
+    windows = [part.window(i) for i in range(part.layers)]
+    if system.whole:
+        return sum(length if w is None else min(length, w) for w in windows) / part.layers
+    memory = _kept(model, system)
+    return sum(
+        memory.kv_memory(i, window).slots(memory.chunk) for i, window in enumerate(windows)
+    ) / len(windows)
+
+
+def _kept(model: Model, system: System) -> MemoryConfig:
+    """Return the memories whose entries are held; an oracle holds no chunk beside them."""
+    memory = model.with_memory(system.memory).memory or system.memory
+    return replace(memory, present="compete") if system.oracle else memory

@@ -12,6 +12,7 @@ from torch.nn.functional import pad
 from transformers import cache_utils
 from transformers.cache_utils import CacheLayerMixin
 
+from attendre_core.checks import within_range
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.layer.records import Chunk, LayerState
@@ -246,6 +247,7 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         group = group_for(self.head_group, module, query)
         count = key.shape[2]
         start = self.seen - count
+        within_range("AttendreCache", self.seen - 1)
         valid = mask.valid if isinstance(mask, Seen) else None
         left_out = count - query.shape[2]
         if left_out:  # layers that share keys may compute the last tokens alone
@@ -291,7 +293,7 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         ):
             self.layer = AttendreLayer(
                 kv_memory=replace(self.memory.kv_memory(self.number), scale=scaling),
-                top_k=self.memory.top_k,
+                top_k=self.memory.top_k_of(self.number),
                 causal=True,
                 trace=self._traced,
                 encoding=encoding,

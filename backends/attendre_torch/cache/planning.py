@@ -15,6 +15,7 @@ from attendre_core.presets import MemoryConfig, memory_for
 from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
 from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
 from attendre_torch.cache.masking import makes_biases
+from attendre_torch.cache.rotation import trained_length
 
 __all__ = ["layers_of", "memory_of", "reads_in_chunks"]
 
@@ -52,12 +53,13 @@ def layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
     ours = attends_through_us(model, config)
     siblings = layers if getattr(config, "num_kv_shared_layers", None) else None
     crossing = getattr(config, "cross_attention_layers", None) or ()
-    for number, own in enumerate(DynamicCache(config=model.config).layers):
+    every = DynamicCache(config=model.config).layers
+    fixed = [_is_fixed(own) or number in crossing for number, own in enumerate(every)]
+    # What does not depend on M counts as a window.
+    memory = memory.for_layers([1 if one else None for one in fixed])
+    for number, own in enumerate(every):
         kind = type(own)
-        fixed = kind.__module__ == "transformers.cache_utils" and (
-            getattr(own, "is_sliding", False) or not isinstance(own, DynamicLayer)
-        )
-        if fixed or number in crossing:
+        if fixed[number]:
             layers.append(own)
         elif ours and kind is DynamicLayer:
             layers.append(MemoryLayer(number, memory, trace, siblings))
@@ -66,6 +68,13 @@ def layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
         else:
             layers.append(_held(model, number, own, memory))
     return layers
+
+
+def _is_fixed(layer: Any) -> bool:
+    """Whether a layer of transformers' own cache is of fixed size."""
+    return type(layer).__module__ == "transformers.cache_utils" and (
+        getattr(layer, "is_sliding", False) or not isinstance(layer, DynamicLayer)
+    )
 
 
 def _reason(model: Any, config: Any) -> str | None:
@@ -152,7 +161,7 @@ def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
             ],
         }
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    found = memory_for(memory, causal=True, dtype=dtype, **sizes)
+    found = memory_for(memory, causal=True, dtype=dtype, trained=trained_length(config), **sizes)
     if found is None:
         raise ConfigError(
             "AttendreCache: memory is None, which is full attention. Use transformers' own cache "

@@ -8,7 +8,7 @@ backend compiles once per case.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 from hypothesis import strategies as st
@@ -89,6 +89,15 @@ def policy_rule(policy: Any) -> PolicyRule:
         return PolicyRule("sink", sinks=policy.sinks, initial=("constant", 0.0))
     if isinstance(policy, at.FIFO):
         return PolicyRule("fifo", initial=("constant", 0.0))
+    if isinstance(policy, at.Nexus):
+        # Weights that are added up, the first ones in place of the mean.
+        return replace(
+            published_rule(policy),
+            initial=("sigmas", 0.0),
+            score=("softmax",),
+            heads="mean",
+            start="replace",
+        )
     if isinstance(policy, at.LRU):
         return PolicyRule("lru", initial=_initial(policy.initial))
     if isinstance(policy, at.LFU):
@@ -102,16 +111,27 @@ def policy_rule(policy: Any) -> PolicyRule:
             initial=_initial(policy.initial),
             score=_score(policy.score),
             hold=policy.hold,
+            window=policy.window,
         )
+    if not isinstance(policy, at.LFA):
+        return published_rule(policy)
     return PolicyRule(
         "lfa",
-        heads=policy.heads or "sum",
+        heads=policy.heads,
         decay=policy.decay,
         initial=_initial(policy.initial),
         score=_score(policy.score),
         hold=policy.hold,
         start=policy.start,
+        window=policy.window,
     )
+
+
+def published_rule(policy: Any) -> PolicyRule:
+    """Say what a policy of another paper does: its name, and its fields."""
+    options = {one.name: getattr(policy, one.name) for one in fields(policy)}
+    initial = _initial(options.pop("initial", at.ConstantScore(0.0)))
+    return PolicyRule(type(policy).__name__, initial=initial, options=tuple(options.items()))
 
 
 def case(
@@ -157,6 +177,8 @@ VARIANTS = (
     case("lfa-replace", MHA, at.LFA(0.0, at.ConstantScore(3.0), start="replace", hold=True)),
     case("lfa-quantile", GQA, at.LFA(0.0, at.QuantileScore(0.25))),
     case("lra-quota", LONG_CHUNK, at.LRA("last", at.QuotaScore(0.5))),
+    case("lra-window", LONG_CHUNK, at.LRA("mean", score="softmax", window=3), causal=True),
+    case("lfa-window", GQA, at.LFA(0.0625, at.InitialScore(0.0), window=2)),
 )
 
 #: Options of the memory itself.
@@ -171,7 +193,48 @@ OPTIONS = (
     case("recent-visible", MHA, at.LFU(), protect_recent=2, present="visible"),
 )
 
-CASES = POLICIES + VARIANTS + OPTIONS
+VISIBLE: dict[str, Any] = {"present": "visible", "causal": True}
+#: Policies that read weights and values, in both orders, with the options they are used with.
+WEIGHED = (
+    case("value-norm", GQA, at.ValueNorm(), causal=True),
+    case("value-norm-visible", MHA, at.ValueNorm(), **VISIBLE, sinks=1, per_head=True),
+    case("h2o-vlen", GQA, at.H2O(value_norm=True), **VISIBLE, protect_recent=2, per_head=True),
+    case("h2o-vlen-shared", MHA, at.H2O(value_norm=True), **VISIBLE),
+    case("snapkv", GQA, at.SnapKV(window=2, kernel=3), causal=True),
+    case("snapkv-visible", LONG_CHUNK, at.SnapKV(window=3), **VISIBLE, sinks=1),
+    case("snapkv-heads", GQA, at.SnapKV(None, 3), **VISIBLE, per_head=True, protect_recent=1),
+    case("defensive", GQA, at.Defensive(window=2), causal=True),
+    case("defensive-visible", GQA, at.Defensive(3, value_norm=True), **VISIBLE, sinks=1),
+    case("defensive-heads", MHA, at.Defensive(None), **VISIBLE, per_head=True, protect_recent=1),
+    case("dropkv", GQA, at.DropKV(window=2), causal=True),
+    case("dropkv-visible", MHA, at.DropKV(), **VISIBLE, sinks=1, protect_recent=1),
+    case("dropkv-heads", GQA, at.DropKV(window=3), **VISIBLE, per_head=True),
+)
+#: Published policies that read keys, values or queries, in both orders.
+KEYS = (
+    case("knorm", GQA, at.Knorm()),
+    case("knorm-visible-per-head", MHA, at.Knorm(), present="visible", per_head=True),
+    case("trams", LONG_CHUNK, at.TRAMS(), sinks=1),
+    case("trams-visible", MHA, at.TRAMS(), present="visible", protect_recent=2),
+    case("keydiff", MHA, at.KeyDiff(), sinks=1, causal=True),
+    case("keydiff-visible-per-head", GQA, at.KeyDiff(), present="visible", per_head=True),
+    case("leverage", GQA, at.Leverage(), protect_recent=2),
+    case("leverage-visible-per-head", MHA, at.Leverage(0.5), present="visible", per_head=True),
+    case("lagkv", LONG_CHUNK, at.LagKV(lag=2)),
+    case("lagkv-visible", MHA, at.LagKV(lag=2), present="visible", sinks=1, causal=True),
+    case("lagkv-visible-per-head", GQA, at.LagKV(lag=4), present="visible", per_head=True),
+    case("expected", MHA, at.ExpectedAttention(), protect_recent=1),
+    case("expected-visible", GQA, at.ExpectedAttention(), present="visible", sinks=1),
+    case("expected-per-head", GQA, at.ExpectedAttention(), per_head=True, causal=True),
+    case("r-kv", GQA, at.RKV(window=2, kernel=3, share=0.7), protect_recent=1),
+    case("r-kv-visible", MHA, at.RKV(window=None, share=0.9), present="visible", causal=True),
+    case("r-kv-per-head", GQA, at.RKV(window=1, kernel=1), per_head=True, sinks=1),
+    case("nexus", MHA, at.Nexus()),
+    case("nexus-visible", GQA, at.Nexus(seed=7), present="visible", causal=True),
+    case("nexus-per-head", GQA, at.Nexus(seed=2), per_head=True, sinks=1),
+)
+
+CASES = POLICIES + VARIANTS + OPTIONS + WEIGHED + KEYS
 EVERY = {one.name: one for one in CASES}
 
 #: One of each kind, for laws that hold for all: a compiling backend compiles these once.

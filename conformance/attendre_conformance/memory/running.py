@@ -16,7 +16,7 @@ from attendre_core import force_generic
 _functions: dict[tuple[Any, ...], Callable[..., Any]] = {}
 
 
-def _with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
+def with_own_code(method: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap a method into a function that shares its code with no other.
 
     Compilers may count how often the same code was compiled, and give up after a few times.
@@ -100,7 +100,7 @@ class Runner:
         key = (self.backend.name, self.memory, *how, *reads)
         if key not in _functions:
             plain = getattr(self, "_" + name)
-            function = self.backend.compile(_with_own_code(plain)) if self.compiled else plain
+            function = self.backend.compile(with_own_code(plain)) if self.compiled else plain
             _functions[key] = _without_kernels(function) if self.generic else function
         return _functions[key]
 

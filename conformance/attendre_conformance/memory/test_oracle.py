@@ -14,9 +14,11 @@ from attendre_conformance.memory import against_oracle
 from attendre_conformance.memory.cases import (
     CORE,
     EVERY,
+    KEYS,
     OPTIONS,
     POLICIES,
     VARIANTS,
+    WEIGHED,
     Case,
     case_and_stream,
 )
@@ -36,6 +38,7 @@ FAMILIES = {
     "initial-scores": [c for c in VARIANTS if c.rule.policy.score == ("logits",)],
     "visible": [c for c in OPTIONS if c.rule.present == "visible"],
     "other-options": [c for c in OPTIONS if c.rule.present != "visible"],
+    "keys": KEYS,
 }
 
 
@@ -87,6 +90,40 @@ def test_generic_floats_equal_oracle(backend: Any, data: st.DataObject) -> None:
     case, stream = data.draw(case_and_stream(CORE, exact=False), label="case and stream")
     compared = compare(backend, case, stream)
     event("compared to the end" if compared == len(stream.chunks) else "cut short by a near-tie")
+
+
+@pytest.mark.parametrize("case", WEIGHED, ids=[case.name for case in WEIGHED])
+@pytest.mark.parametrize("exact", [True, False], ids=["dyadic", "generic"])
+def test_policies_that_read_weights_equal_oracle(backend: Any, case: Case, exact: bool) -> None:
+    """The same for the published scores of weights and values; few steps are near-ties.
+
+    Specification, law-same-choices.
+    """
+    rng = np.random.default_rng(1)
+    compared = total = 0
+    for mode in ("own", "late", "free"):
+        for percent in (0, 40):
+            options = {"mode": mode, "late": 2 if mode == "late" else 0, "percent": percent}
+            stream = seeded(case.shape, rng, steps=6, exact=exact, **options)
+            total += len(stream.chunks)
+            compared += compare(backend, case, stream)
+    assert compared >= 0.9 * total, f"{case.name}: only {compared} of {total} steps were compared"
+
+
+@pytest.mark.parametrize("case", KEYS, ids=[case.name for case in KEYS])
+def test_policies_that_read_keys_equal_oracle(backend: Any, case: Case) -> None:
+    """The same for the published scores of keys, eager and compiled; few steps are near-ties.
+
+    Specification, law-same-choices.
+    """
+    compared = total = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        mode, late = (("own", 0), ("late", 5), ("free", 0))[seed % 3]
+        stream = seeded(case.shape, rng, steps=7, exact=False, mode=mode, late=late)
+        total += len(stream.chunks)
+        compared += compare(backend, case, stream, compiled=None if seed else False)
+    assert compared >= 0.9 * total, f"{case.name}: only {compared} of {total} steps were compared"
 
 
 @law()

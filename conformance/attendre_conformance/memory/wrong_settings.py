@@ -108,6 +108,14 @@ WRONG_SETTINGS = [
         lambda s: LRA(pool="median"),
     ),
     Mistake(
+        "window-empty", CONFIG, ("LRA", "window", "0", "at least 1"),
+        lambda s: LRA("sum", window=0),
+    ),
+    Mistake(
+        "window-fraction", CONFIG, ("LFA", "window", "0.5", "whole number"),
+        lambda s: LFA(window=0.5),
+    ),
+    Mistake(
         "decay-negative", CONFIG, ("LFA", "decay", "-0.5"),
         lambda s: at.LFA(decay=-0.5),
     ),

@@ -107,7 +107,7 @@ class LayerRow(RowMemory):
 
     def could_go(self, entry: Entry, clock: int) -> bool:
         """Whether an entry competed without protection when the clock stood at ``clock``."""
-        sink = self.rule.policy.kind == "sink" and entry.arrival < self.rule.policy.sinks
+        sink = entry.arrival < max(self.rule.sinks, self.rule.policy.sinks)
         recent = entry.arrival >= clock - self.rule.protect_recent
         return entry.arrival < clock and not (entry.pinned or sink or recent)
 
@@ -140,7 +140,9 @@ class LayerRow(RowMemory):
             result.output.append(outputs)
         position = [0 if query is None else query.position for query in queries]
         valid = [query is not None for query in queries]
-        self.observe(logits, result.selected, position, valid)
+        own = slice(self.first_head, self.first_head + own_heads)
+        vectors = [[] if q is None else [x.tolist() for x in q.heads[own]] for q in queries]
+        self.observe(logits, result.selected, position, valid, vectors)
         return result
 
 

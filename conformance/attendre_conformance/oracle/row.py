@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_conformance.oracle.entries import Attended, Entry, Heads, Vector, exact
+from attendre_conformance.oracle.keys import reservoir
+from attendre_conformance.oracle.published import ENTER
 from attendre_conformance.oracle.scores import ScoredEntries
 
 SNAP_RANGE = 2.0**-18
@@ -18,7 +20,6 @@ SNAP_SIZE = 2.0**-21
 class RowMemory(ScoredEntries):
     """The memory of one row of the batch (and, with per-head eviction, of one head)."""
 
-    clock: int = 0
     gap: float = math.inf
     evictions: int = 0
     refusals: int = 0
@@ -59,6 +60,10 @@ class RowMemory(ScoredEntries):
                     or any(low <= place < high for low, high in self.rule.pin),
                 )
             )
+        if score is None and self.rule.policy.kind in ENTER:
+            ENTER[self.rule.policy.kind](self, new)
+        if score is None:
+            self.own.enter(self.entries, new, self.steps)
         self.offered_from = self.clock
         self.clock += len(real)
         self.entries = self.entries + new
@@ -90,8 +95,7 @@ class RowMemory(ScoredEntries):
 
     def tier(self, entry: Entry) -> int:
         """2 for pinned entries and sinks, 1 for the protected recent window, 0 for the rest."""
-        sink = self.rule.policy.kind == "sink" and entry.arrival < self.rule.policy.sinks
-        if entry.pinned or sink:
+        if entry.pinned or entry.arrival < max(self.rule.sinks, self.rule.policy.sinks):
             return 2
         if entry.arrival >= self.clock - self.rule.protect_recent:
             return 1
@@ -101,6 +105,9 @@ class RowMemory(ScoredEntries):
         """Score that decides, with its origin. FIFO and sinks go by arrival alone."""
         if self.rule.policy.kind in ("fifo", "sink"):
             return 0.0, exact(0.0)
+        if self.rule.policy.kind == "Nexus":
+            number = reservoir(entry.score, entry.arrival, self.rule.policy.option("seed"))
+            return number, ("sampled", entry.arrival)
         return entry.score, entry.origin
 
     def initial_score(self, offered: int) -> tuple[float, Hashable]:
@@ -165,7 +172,7 @@ class RowMemory(ScoredEntries):
                 result.selected[i].append(chosen)
                 result.similarity[i].append([row[entry.arrival] for entry in chosen])
                 result.output[i].append(self.weighted(row, chosen, h, heads, value_dim))
-        self.observe(logits, result.selected, position, valid)
+        self.observe(logits, result.selected, position, valid, query)
         return result
 
     def logit(self, query: Vector, entry: Entry, head: int, heads: int) -> float:

@@ -13,7 +13,8 @@ class PolicyRule:
     Attributes
     ----------
     kind : {"fifo", "sink", "lru", "lfu", "lra", "lfa"}
-        The family.
+        The family; or the class of a policy in `attendre_conformance.oracle.published` or
+        `attendre_conformance.oracle.keys`.
     initial : tuple
         ``("sigmas", c)``, ``("constant", x)``, ``("quantile", q)`` or ``("quota", share)``.
     score : tuple
@@ -23,6 +24,10 @@ class PolicyRule:
         How an LRA score is pooled over queries, and any score over heads.
     decay, start, hold, sinks
         As in the policies of the paper.
+    window : int or None
+        How many of the last real queries of a step score; None = all.
+    options : tuple of pairs
+        Names and values of what a policy of another paper has besides.
     """
 
     kind: str
@@ -34,6 +39,12 @@ class PolicyRule:
     score: tuple[Any, ...] = ("logits",)
     hold: bool = False
     start: str = "sum"
+    window: int | None = None
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def option(self, name: str) -> Any:
+        """Value of an option."""
+        return dict(self.options)[name]
 
 
 @dataclass(frozen=True)
@@ -45,5 +56,6 @@ class MemoryRule:
     present: str = "compete"
     per_head: bool = False
     protect_recent: int = 0
+    sinks: int = 0
     pin: tuple[tuple[int, int], ...] = ()
     scale: float | None = None

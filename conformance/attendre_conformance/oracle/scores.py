@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from attendre_conformance.oracle.entries import Entry, added, exact
+from attendre_conformance.oracle.entries import Entry, Heads, added, exact
+from attendre_conformance.oracle.keys import KeyScores
+from attendre_conformance.oracle.published import OBSERVE
 from attendre_conformance.oracle.rules import MemoryRule
 
 
@@ -27,6 +29,11 @@ class ScoredEntries:
     entries: list[Entry] = field(default_factory=list)
     latest_query: int | None = None
     steps: int = 0
+    clock: int = 0
+    own: KeyScores = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.own = KeyScores(self.rule.policy)
 
     def observe(
         self,
@@ -34,6 +41,7 @@ class ScoredEntries:
         selected: list[list[list[Entry]]],
         position: Sequence[int],
         valid: Sequence[bool],
+        query: Sequence[Heads],
     ) -> None:
         """Update the scores from the logits of one step."""
         policy = self.rule.policy
@@ -44,8 +52,13 @@ class ScoredEntries:
         newest = max(int(position[i]) for i in real)
         latest = newest if before is None else max(before, newest)
         self.latest_query = latest
+        if policy.kind in OBSERVE:
+            OBSERVE[policy.kind](self, logits, real)
+            return
         seen = {arrival for i in real for row in logits[i] for arrival in row}
         scores = [[self.transformed(row) for row in rows] for rows in logits]
+        asked, rows = [query[i] for i in real], [logits[i] for i in real]
+        self.own.observe(self.entries, seen, asked, rows, self.clock, self.steps)
         for entry in self.entries:
             if policy.hold and entry.position > latest:
                 continue
@@ -60,7 +73,7 @@ class ScoredEntries:
                 entry.origin = added(entry.origin, float(len(users)))
             elif policy.kind == "lra":
                 self.observe_recent(entry, scores, real)
-            elif policy.kind == "lfa" and entry.arrival in seen:
+            elif policy.kind in ("lfa", "Nexus") and entry.arrival in seen:
                 self.observe_frequent(entry, scores, real, position, before, latest)
 
     def transformed(self, row: dict[int, float]) -> dict[int, float]:
@@ -83,7 +96,7 @@ class ScoredEntries:
     ) -> None:
         """LRA: the score is replaced by the pooled attention of this step."""
         policy = self.rule.policy
-        queries = real[-1:] if policy.pool == "last" else real
+        queries = real[-1:] if policy.pool == "last" else self.asking(real)
         per_head = []
         count = 0
         for h in range(len(scores[0])):
@@ -121,7 +134,7 @@ class ScoredEntries:
             per_head.append(
                 math.fsum(
                     scores[i][h][entry.arrival] * math.exp(policy.decay * (position[i] - latest))
-                    for i in real
+                    for i in self.asking(real)
                     if entry.arrival in scores[i][h]
                 )
             )
@@ -135,6 +148,11 @@ class ScoredEntries:
             entry.origin = added(entry.origin, gain)
         else:
             entry.origin = ("observed", entry.arrival, self.steps)
+
+    def asking(self, real: list[int]) -> list[int]:
+        """Return the queries of a step that score, of all real ones."""
+        window = self.rule.policy.window
+        return real if window is None else real[max(0, len(real) - window) :]
 
     def over_heads(self, per_head: list[float]) -> float:
         """Pool one score per head into one score."""

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import attendre_core as at
 from attendre_core.errors import ConfigError
 
@@ -26,8 +28,28 @@ SHIPPED: dict[str, Any] = {
     "lfa-decay": at.LFA(0.0625, at.QuantileScore(0.25), heads="max"),
     "lfa-shift": at.LFA(1e-3, score=at.Shift("min"), start="replace", hold=True),
     "h2o": at.H2O(),
+    "h2o-vlen": at.H2O(value_norm=True),
     "tova": at.TOVA(),
+    "value-norm": at.ValueNorm(),
+    "snapkv": at.SnapKV(window=2, kernel=3),
+    "defensive": at.Defensive(window=2, value_norm=True),
+    "defensive-output": at.Defensive(window=None, output_norm=True),
+    "dropkv": at.DropKV(window=2),
     "random": at.Random(seed=3),
+    "knorm": at.Knorm(),
+    "trams": at.TRAMS(),
+    "keydiff": at.KeyDiff(),
+    "leverage": at.Leverage(),
+    "lagkv": at.LagKV(lag=3),
+    "expected-attention": at.ExpectedAttention(),
+    "nexus": at.Nexus(seed=5),
+    "r-kv": at.RKV(window=2, kernel=3, share=0.5),
+}
+#: What some of them are given as ``policy_params``; streams have 4 heads of 4 dimensions.
+PARAMS: dict[str, Any] = {
+    "defensive-output": {
+        "output": np.random.default_rng(0).standard_normal((4, 4, 3), dtype=np.float32)
+    },
 }
 
 
@@ -45,7 +67,7 @@ class Subject:
 
 def shipped() -> tuple[Subject, ...]:
     """Return all policies of the core."""
-    return tuple(Subject(name, policy) for name, policy in SHIPPED.items())
+    return tuple(Subject(name, policy, PARAMS.get(name)) for name, policy in SHIPPED.items())
 
 
 def load(path: str, folders: Iterable[Path] = ()) -> Subject:

@@ -142,6 +142,27 @@ def test_lra_pools_agree_on_single_queries(backend: Any, data: st.DataObject) ->
         )
 
 
+@law()
+@given(data=st.data())
+def test_windows_of_queries(backend: Any, data: st.DataObject) -> None:
+    """A window of one query is LRA-last, and a window of the whole chunk is no window."""
+    pool = data.draw(st.sampled_from(("sum", "max")), label="pool")
+    stream = data.draw(streams(GQA), label="stream")
+
+    def states(pool: Any, window: int | None = None) -> Any:
+        policy = at.LRA(pool, heads="sum", window=window)
+        return Runner.of(backend, case("windows", GQA, policy, causal=True)).run(stream)[0]
+
+    for window, other in ((1, states("last")), (GQA.seq, states(pool))):
+        state = states(pool, window=window)
+        assert kept(state) == kept(other), f"LRA({pool}, window={window}) keeps others"
+        comparing.assert_close(
+            np.where(other.valid, state.score, 0.0),
+            np.where(other.valid, other.score, 0.0),
+            f"scores of LRA({pool}, window={window})",
+        )
+
+
 PER_HEAD = [EVERY["lra-sum"], EVERY["lru-top-1"]]
 
 

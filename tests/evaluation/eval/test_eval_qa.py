@@ -161,7 +161,10 @@ def test_scores_are_those_of_the_other_question_tasks(file, decoder):
     assert [item.name for item in items] == ["1", "tower"]
     (scores,) = task.measure(decoder, items, system("MT", 64, chunk=16), batch=2)
     assert [name for name, _ in scores] == ["1", "tower"]
-    measured = {"log_likelihood", "exact_match", "f1", "contains", "admitted", "present", "bytes"}
+    measured = {
+        "log_likelihood", "exact_match", "f1", "contains", "admitted", "present", "bytes",
+        "entries", "seconds",
+    }  # fmt: skip
     assert all(set(score) == measured for _, score in scores)
     assert all(score["log_likelihood"] < 0 for _, score in scores)
 
@@ -172,7 +175,7 @@ def test_any_right_answer_counts():
     from attendre_core.evaluation.tasks.question import Question
 
     item = Question("tower", [], [], [], ("1889", "in the year of the fair"))
-    score = task._score(item, Answered("In the year of the fair!", -1.0, 1.0, 1.0, 8))
+    score = task._score(item, Answered("In the year of the fair!", -1.0, 1.0, 1.0, 8, 4.0, 0.1))
     assert (score["exact_match"], score["f1"]) == (1.0, 1.0)
 
 

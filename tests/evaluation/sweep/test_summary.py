@@ -117,5 +117,5 @@ def test_a_row_as_plain_values():
     row = summarise([cell("MT", [1.0, 1.0], admitted=0.5)], [SCORE], "MT").rows[0]
     assert row.plain() == {
         "policy": "MT", "kv": 16, "q": 0, "items": 2, "score": [1.0, 1.0, 1.0], "gap": None,
-        "admitted": 0.5, "present": None, "bytes": None,
+        "admitted": 0.5, "present": None, "bytes": None, "entries": None, "cost": None,
     }  # fmt: skip

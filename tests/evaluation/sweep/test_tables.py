@@ -93,13 +93,46 @@ def test_an_unknown_baseline_is_refused(folder):
 def test_perplexities_are_exponentials_and_their_differences_are_losses():
     loss = Metric("loss", "perplexity", higher=False, exponential=True)
     measured = [
-        Measured(Cell(policy, 16, 0), {str(i): {"loss": value} for i in range(4)})
+        Measured(Cell(policy, 16, 0), {str(i): {"loss": value} for i in range(20)})
         for policy, value in (("MT", math.log(20.0)), ("AS", math.log(10.0)))
     ]
     table = cell_table(summarise(measured, [loss], "MT"))
-    assert "| AS | 16 | 0 | 4 | 10.00 (10.00 to 10.00) | **\N{MINUS SIGN}0.69" in table.markdown()
+    assert "| AS | 16 | 0 | 20 | 10.00 (10.00 to 10.00) | **\N{MINUS SIGN}0.69" in table.markdown()
     assert "loss \N{MINUS SIGN} MT" in table.plain()
     assert "$-$0.69" in table.latex()
+
+
+@pytest.mark.parametrize(("count", "bold"), [(4, False), (19, False), (20, True)])
+def test_few_items_are_never_bold(count, bold):
+    """A bootstrap of a few items is too narrow."""
+    items = {str(i): i for i in range(count)}
+    measured = [
+        Measured(Cell("MT", 16, 0), {name: {"right": 0.0} for name in items}),
+        Measured(Cell("AS", 16, 0), {name: {"right": 1.0} for name in items}),
+        # More items than are compared do not help.
+        Measured(Cell("LRU", 16, 0), {str(i): {"right": 1.0} for i in range(count + 9)}),
+    ]
+    summary = summarise(measured, [RIGHT], "MT")
+    assert [row.gap is not None and row.gap.excludes_zero for row in summary.rows] == [
+        False, True, True,
+    ]  # fmt: skip
+    for table in (cell_table(summary), size_table(summary, percent)):
+        assert ("**" in table.markdown()) == bold
+        assert ("textbf" in table.latex()) == bold
+
+
+def test_entries_and_cost_have_columns_where_they_were_measured():
+    def cell(policy, seconds, entries):
+        score = {"score": 1.0, "bytes": 2.0**20, "seconds": seconds, "entries": entries}
+        return Measured(Cell(policy, 16, 0), {str(i): dict(score) for i in range(3)})
+
+    measured = [cell("MT", 2.0, 16.0), cell("H2O", 3.0, 24.0)]
+    table = cell_table(summarise(measured, [SCORE], "MT"))
+    assert table.head[-3:] == ["entries", "MiB", "cost"]
+    assert [row[-3:] for row in table.rows] == [["16", "1.00", "1.00"], ["24", "1.00", "1.50"]]
+    assert summarise(measured, [SCORE], "MT").rows[1].plain()["cost"] == 1.5
+    plain = [Measured(m.cell, {"a": {"score": 1.0, "bytes": 1.0}}) for m in measured]
+    assert cell_table(summarise(plain, [SCORE], "MT")).head[-1] == "MiB"
 
 
 def test_digits_are_those_of_the_metric():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attendre_core.backend import Array, namespace_of
+from attendre_core.backend import Array
 from attendre_core.policies.base import New, Policy, Stored
+from attendre_core.policies.published.parts import zero
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -37,7 +38,7 @@ class TOVA(Policy):
 
     def enter(self, stored: Stored, new: New) -> Array:
         """Return 0: no query has attended to a new entry yet."""
-        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+        return zero(stored)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the weights of the last query."""
