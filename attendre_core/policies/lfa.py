@@ -11,7 +11,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.ops.sums import add_up
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, ConstantScore, InitialScore, Scored
-from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
+from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -75,8 +75,7 @@ class LFA(Scored):
             raise ConfigError(f"LFA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
         if self.start not in ("sum", "replace"):
             raise ConfigError(f"LFA: start is {self.start!r}, expected 'sum' or 'replace'.")
-        check_score("LFA", self.score)
-        check_window("LFA", self.window)
+        check_score("LFA", self.score, self.window)
 
     @property
     def drifts(self) -> bool:  # type: ignore[override]

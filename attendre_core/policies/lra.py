@@ -9,7 +9,7 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, InitialScore, Scored
-from attendre_core.policies.scores import ScoreTransform, check_score, check_window, transformed
+from attendre_core.policies.scores import ScoreTransform, check_score, transformed
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -67,8 +67,7 @@ class LRA(Scored):
             )
         if self.heads not in (None, "sum", "max", "mean"):
             raise ConfigError(f"LRA: heads is {self.heads!r}, expected 'sum', 'max' or 'mean'.")
-        check_score("LRA", self.score)
-        check_window("LRA", self.window)
+        check_score("LRA", self.score, self.window)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Return the pooled attention of this step's queries."""

@@ -19,7 +19,7 @@ from attendre_core.errors import ConfigError
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "check_window", "transformed"]
+__all__ = ["Clip", "ScoreTransform", "Shift", "check_score", "transformed"]
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,10 @@ class Shift:
 ScoreTransform = Literal["logits", "softmax"] | Clip | Shift
 
 
-def check_score(where: str, score: ScoreTransform) -> None:
-    """Refuse a score transform that is neither a known word nor callable."""
+def check_score(where: str, score: ScoreTransform, window: int | None) -> None:
+    """Refuse a score transform that is neither a known word nor callable, and an empty window."""
+    if window is not None:
+        checks.whole_number(where, "window", window, least=1, hint="None = all queries of a step.")
     if score not in ("logits", "softmax") and not callable(score):
         raise ConfigError(
             f"{where}: score is {score!r}, expected 'logits', 'softmax', Clip(...), Shift(...) "
@@ -101,10 +103,3 @@ def transformed(score: ScoreTransform, attention: Attention) -> Array | str:
     if isinstance(score, str):
         return "weights" if score == "softmax" else score
     return score(attention)
-
-
-def check_window(where: str, window: int | None) -> None:
-    """Refuse a number of queries that is not a positive whole number, or None."""
-    if window is not None:
-        hint = "So many of a step's last queries score; None = all."
-        checks.whole_number(where, "window", window, least=1, hint=hint)

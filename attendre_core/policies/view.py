@@ -43,6 +43,7 @@ class Attention:
         query: Callable[[], Array],
         top_k: int | None = None,
         passes: int | None = None,
+        attends: bool = True,
     ) -> None:
         backend = backend_of(value)
         self._xp, self._cut = backend.xp, backend.stop_gradient
@@ -50,7 +51,7 @@ class Attention:
         self._plain_query, self._top_k, self._passes = query, top_k, passes
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
-        self._attends = top_k is None  # to all entries, for the output of the step
+        self._attends = attends and top_k is None  # to all entries, for the step's output
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid
@@ -230,24 +231,21 @@ class Attention:
     def last(self, count: int | None = 1) -> Attention:
         """Return the same view of only the last valid queries of each row.
 
-        Whatever is computed of it is computed for these queries alone. Where a row has fewer, the
-        first ones are not valid.
-
         Parameters
         ----------
         count
-            How many; None = all.
+            How many; None = all. A step with no more queries is returned as it is.
         """
         xp, pairs = self._xp, self._pairs
         batch, queries = self.valid.shape
-        if count is None or queries <= count:
+        if count is None or count >= queries:
             return self
         number = numbers(queries, self.valid)
-        latest_first = ops.lowest(None, xp.where(self.valid, -number, 1 + number), count)
-        index = xp.flip(latest_first, axis=-1)
+        # Valid queries in their order, after all others.
+        index = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)[:, -count:]
 
         def only(array: Array | None, axis: int) -> Array | None:
-            """Select these queries along an axis."""
+            """Select the last valid queries along an axis."""
             if array is None or array.shape[axis] == 1:
                 return array
             array = xp.broadcast_to(array, (batch, *array.shape[1:]))
@@ -267,12 +265,10 @@ class Attention:
             sink=only(pairs.sink, 3),
             documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
         )
-        view = Attention(
+        return Attention(
             recent, self._value, only(self.position, 1), self.stored, self.latest,
-            lambda: only(self.query, 3), self._top_k, self._passes,
+            lambda: only(self.query, 3), self._top_k, self._passes, False,
         )  # fmt: skip
-        view._attends = False
-        return view
 
     # ---------------------------------------------------------------- inside
 

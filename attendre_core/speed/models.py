@@ -40,7 +40,7 @@ def preset_rows(library: str, quick: bool) -> Iterator[Figure]:
         (8, f"{name}: prefill ÷ FIFO with M + S entries", _LARGER),
         (9, f"{name}: time per token ÷ FIFO", _EQUAL),
     )
-    peer = (_READ_LLAMA, _WRITE_LLAMA) if library == "torch" else ()
+    peer = [_READ_LLAMA, _WRITE_LLAMA] if library == "torch" else []
     try:
         from attendre_core.speed.recommended import Recommended
 
