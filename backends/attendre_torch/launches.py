@@ -76,15 +76,15 @@ def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> T
     if same and records.can(score, counted):
         start: Tensor = records.mean_less_deviations(score, counted, deviations)
         return start
-    slots, left_out = score.shape[-1], ~counted
+    slots = score.shape[-1]
     number = counted.sum(-1, keepdim=True, dtype=score.dtype)
-    highest = score.masked_fill(left_out, -math.inf).amax(-1, keepdim=True)
-    held = torch.where(left_out, highest, score)
+    highest = namespace.where(counted, score, -math.inf).amax(-1, keepdim=True)
+    held = torch.where(counted, score, highest)
     below = held - highest
     mean = below.sum(-1, keepdim=True) / number
     start = mean
     if deviations:
-        spread = torch.where(left_out, mean, below).std(-1, correction=0, keepdim=True)
+        spread = torch.where(counted, below, mean).std(-1, correction=0, keepdim=True)
         start = torch.addcmul(mean, spread, number.rsqrt(), value=-deviations * math.sqrt(slots))
     start = highest + start
     of_range, of_largest = SNAP_RANGES
@@ -121,12 +121,20 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
 
 
 def rotate_at(x: Tensor, position: Tensor, frequency: Tensor) -> Any:
-    """Rotate in one launch where there is Triton."""
-    if x.dtype != torch.float32 or x.ndim > 5 or not records.can(x, position):
-        return NotImplemented
+    """Rotate in one launch where there is Triton, else in six; decline transforms."""
     if torch.broadcast_shapes(position.shape, x.shape[:-1]) != x.shape[:-1]:
         return NotImplemented
-    return records.rotate(x, position, frequency)
+    if x.dtype == torch.float32 and x.ndim <= 5 and records.can(x, position):
+        return records.rotate(x, position, frequency)
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return NotImplemented
+    angle = position[..., None] * frequency
+    sine, halves = angle.sin(), x.unflatten(-1, (2, -1))
+    turned = torch.empty_like(x, memory_format=_DENSE).unflatten(-1, (2, -1))
+    torch.mul(halves, angle.cos()[..., None, :], out=turned)
+    turned[..., 0, :].addcmul_(halves[..., 1, :], sine, value=-1)
+    turned[..., 1, :].addcmul_(halves[..., 0, :], sine)
+    return turned.flatten(-2)
 
 
 def count_evicted(
@@ -152,11 +160,10 @@ def top_k_threshold(masked: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tens
 def _top_k(masked: Tensor, k: int, order: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return threshold, oldest order at it, and what is among the K largest."""
     threshold = torch.topk(masked, k, dim=-1, sorted=True).values[..., -1:]
-    above = masked > threshold
-    tied = order.expand(masked.shape).masked_fill(masked != threshold, -_LAST)
-    newest = torch.topk(tied, k, dim=-1, sorted=True).values
-    oldest = newest.gather(-1, (k - 1) - above.sum(-1, keepdim=True))
-    return threshold, oldest, above | (tied >= oldest)
+    tied = namespace.where(masked == threshold, order.expand(masked.shape), -_LAST)
+    rank = namespace.where(masked > threshold, _LAST, tied)
+    oldest = torch.topk(rank, k, dim=-1, sorted=True).values[..., -1:]
+    return threshold, oldest, rank >= oldest
 
 
 def attend_top_k(
@@ -170,9 +177,9 @@ def attend_top_k(
     """Attend to the top K, with a softmax that gives zeros to rows without any; decline passes."""
     if passes is not None:
         return NotImplemented
-    masked = _filled(logits, ~allowed, -math.inf)
+    masked = namespace.where(allowed, logits, -math.inf)
     threshold, oldest, used = _top_k(masked.detach(), k, order)
-    weights = torch.ops.aten._safe_softmax(masked.masked_fill(~used, -math.inf), -1)
+    weights = torch.ops.aten._safe_softmax(namespace.where(used, masked, -math.inf), -1)
     return mix(weights, value), threshold, oldest
 
 

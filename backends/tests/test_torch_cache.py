@@ -593,6 +593,8 @@ def test_what_cannot_be_bounded_is_refused(llama):
     )
     with pytest.raises(ConfigError, match="'MT' .* or 'AS'"):
         AttendreCache(bloom, small())
+    with pytest.raises(ConfigError, match="one mask for all layers"):
+        AttendreCache(bloom, small("MT", 24, layer_sizes="pyramid"))
     mamba = transformers.MambaForCausalLM(
         transformers.MambaConfig(vocab_size=V, hidden_size=32, num_hidden_layers=1)
     )

@@ -124,6 +124,11 @@ def _held(model: Any, number: int, own: Any, memory: MemoryConfig) -> Any:
             f"its queries, which the policy of {memory.name} needs. Use 'MT' (first in, first "
             "out) or 'AS' (with attention sinks)."
         )
+    if len(set(memory.layer_sizes)) > 1:
+        raise ConfigError(
+            f"AttendreCache: {name} attends by itself, with one mask for all layers, so they must "
+            f"hold equally many entries, but layer_sizes is {memory.layer_sizes}. Leave it out."
+        )
     held = HELD_LAYERS[type(own)]()
     held.__dict__.update(own.__dict__)
     return held.hold(number, memory, inside=makes_biases(model))
