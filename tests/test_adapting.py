@@ -9,7 +9,9 @@ import pytest
 import attendre_core as at
 from attendre_core.evaluation import load_tiny
 from attendre_core.presets import PRESETS, adapted
+from attendre_core.zoo.architectures.bert import Bert
 from attendre_core.zoo.architectures.llama import Llama
+from attendre_core.zoo.memories import used_memory
 
 RECENT = "AS+visible:64"
 
@@ -62,26 +64,58 @@ def llama(context: int) -> Llama:
 
 
 def test_models_say_what_they_use():
-    tiny = load_tiny("prefix-lm")
+    tiny, asked = load_tiny("prefix-lm"), at.preset("attendre-causal:64")
     short, long = (
         at.Model(llama(context), tiny.params, memory="attendre-causal:64", library="numpy")
         for context in (1024, 1025)
     )
-    assert short.memory.name == RECENT
-    assert "AttentionSink" in repr(short)
-    assert long.memory == at.preset("attendre-causal:64")
-    assert long.with_memory(513).memory.name == "AS+visible:513"
-    asked = at.preset("attendre-causal:64")
-    assert long.with_memory(replace(asked, kv_size=513)).memory.policy == at.AttentionSink(4)
+    assert short.memory == long.memory == asked
+    assert short.used_memory.name == RECENT
+    assert "used_memory=MemoryConfig(policy=AttentionSink" in repr(short)
+    assert long.used_memory == asked
+    assert "used_memory" not in repr(long)
+    assert long.with_memory(513).used_memory.name == "AS+visible:513"
+    assert long.with_memory(None).used_memory is None
+
+
+def kept(model: at.Model) -> list[int]:
+    stream = model.stream()
+    stream.feed([3 + i % 70 for i in range(224)])
+    state = stream._states[0].kv
+    return sorted(state.position[state.valid].tolist())
+
+
+def test_layers_hold_what_the_adapted_memory_keeps():
+    tiny = load_tiny("prefix-lm")
+    model = at.Model(llama(128), tiny.params, memory="attendre-causal+chunk=16:32", library="numpy")
+    assert model.stream()._states[0].kv.position.ndim == 2  # not per head
+    held = kept(model)
+    assert held[:4] == [0, 1, 2, 3]
+    assert held[4:] == list(range(224 - len(held[4:]), 224))
+    fixed = model.with_memory("attendre-causal+fixed+chunk=16:32")
+    assert fixed.stream()._states[0].kv.position.ndim == 3
+
+
+def test_encoders_adapt_and_their_decoders_do_not():
+    part = load_tiny("encoder-decoder").reading_part
+    memory = at.preset("attendre:64")
+    assert used_memory(part, memory, causal=False) == memory
+    bert = Bert(
+        layers=1, dim=16, heads=2, kv_heads=2, head_dim=8, vocabulary=32, context=64, hidden=32,
+        positions=64,
+    )  # fmt: skip
+    assert used_memory(bert, memory, causal=False).policy.initial == at.InitialScore(-4.0)
 
 
 def test_functions_of_jax_adapt_too():
     pytest.importorskip("jax")
     from attendre_jax import ModelFunctions
 
-    for context, name in ((1024, RECENT), (1025, "attendre-causal:64")):
-        memory = at.preset("attendre-causal:64")
-        assert ModelFunctions(llama(context), memory=memory).memory.name == name
+    for context, per_head in ((1024, False), (1025, True)):
+        functions = ModelFunctions(llama(context), memory=at.preset("attendre-causal:64"))
+        assert functions.memory == at.preset("attendre-causal:64")
+        runs = functions._memory_runs(llama(context), load_tiny("prefix-lm").params, 0)
+        assert {run.kind.kv_memory.per_head for run in runs} == {per_head}
 
 
 def test_caches_of_transformers_adapt_too():
@@ -95,4 +129,6 @@ def test_caches_of_transformers_adapt_too():
             num_attention_heads=2, max_position_embeddings=length,
         )  # fmt: skip
         model = transformers.LlamaForCausalLM(config)
-        assert AttendreCache(model, "attendre-causal:64").memory.name == name
+        cache = AttendreCache(model, "attendre-causal:64")
+        assert cache.memory == at.preset("attendre-causal:64")
+        assert cache.layers[0].memory.name == name

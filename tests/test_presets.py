@@ -235,7 +235,14 @@ def test_equal_names_mean_equal_systems(one, other):
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.word)
 def test_every_option_changes_something_and_is_named(option):
     """No option is dead: some system differs with it, and its canonical name shows it."""
-    value = {"NUMBER": "0.5", "SHARE": "0.5", "START-STOP": "2-5", "INT": "7", "COUNT": "3"}
+    value = {
+        "NUMBER": "0.5",
+        "SHARE": "0.5",
+        "START-STOP": "2-5",
+        "INT": "7",
+        "COUNT": "3",
+        "SIZES": "3/5",
+    }
     word, equals, kind = option.usage.partition("=")
     text = f"{word}={value[kind]}" if equals else word
     opposite = {"logits": "attendre", "compete": "TOVA", "per-token": "H2O", "fixed": "attendre"}

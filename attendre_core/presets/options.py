@@ -138,6 +138,8 @@ OPTIONS = (
     Option("quota=SHARE", "policy.initial", _QUOTA, "at least this share of a chunk enters"),
     Option("quantile=SHARE", "policy.initial", _QUANTILE,
            "new entries beat at least this share of the memory"),
+    Option("window=COUNT", "policy.window", _count(1, "all"),
+           "score by the last so many queries of a chunk, or by 'all'"),
     Option("seed=INT", "policy.seed", _count(0), "which random sample"),
     Option("visible", "present", "visible", "a chunk is attended to before it competes"),
     Option("compete", "present", "compete", "a chunk competes before it is attended to"),

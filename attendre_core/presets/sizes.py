@@ -8,7 +8,6 @@ from typing import Any
 
 from attendre_core.errors import ConfigError
 from attendre_core.memory.sizes import byte_count
-from attendre_core.presets.adapting import adapted
 from attendre_core.presets.config import MemoryConfig
 from attendre_core.presets.grammar import ParsedName
 from attendre_core.presets.systems import build, parse
@@ -45,8 +44,6 @@ def memory_for(
     value_dim: int | None = None,
     batch: int = 1,
     windows: Sequence[int | None] = (),
-    encoder: bool = False,
-    trained: int | None = None,
 ) -> MemoryConfig | None:
     """Make the memories of one architecture from a size, a byte budget or a name.
 
@@ -55,8 +52,8 @@ def memory_for(
     memory
         ``1024`` or ``"64MiB"``: the recommended system (`recommended`) with that many entries per
         layer, or with the most entries that fit into that many bytes. ``"NAME[+option...]:size"``:
-        that system; see `preset`. A `MemoryConfig` is returned as it is, but for ``adapt``. None
-        or ``"full"`` returns None: full attention, without a memory.
+        that system; see `preset`. A `MemoryConfig` is returned unchanged. None or ``"full"``
+        returns None: full attention, without a memory.
     causal
         Whether the model attends only backwards. A causal model cannot use what comes after a
         query, so ``"attendre"``, whose queries wait for it, is refused unless the name says how
@@ -64,22 +61,18 @@ def memory_for(
     layers, kv_heads, head_dim, dtype, heads, carry_dim, value_dim, batch, windows
         Shape of the model, used only to fit bytes; see `MemoryConfig.nbytes`. The bytes are those
         of all layers, including the layers with a sliding window, whose size does not depend on M.
-    encoder, trained
-        Kind and trained length of the model; systems that adapt to it are adapted (`adapted`).
 
     Examples
     --------
     >>> sizes = {"causal": True, "layers": 12, "kv_heads": 8, "head_dim": 64}
     >>> memory_for(1024, **sizes).name
     'attendre-causal:1024'
-    >>> memory_for(1024, **sizes, trained=2048).name
-    'AS+visible:1024'
     >>> config = memory_for("LRA-sum+softmax:64MiB", **sizes)
     >>> config.name, config.nbytes(layers=12, kv_heads=8, head_dim=64) <= 64 * 2**20
     ('LRA-sum+softmax:1360', True)
     """
     if memory is None or isinstance(memory, MemoryConfig):
-        return memory and adapted(memory, causal=causal, encoder=encoder, trained=trained)
+        return memory
     if isinstance(memory, bool) or not isinstance(memory, int | str):
         raise ConfigError(
             f"memory: {memory!r} is a {type(memory).__name__}, expected entries (1024), bytes "
@@ -105,15 +98,13 @@ def memory_for(
             f"(entries per layer) or {str(parsed) + ':64MiB'!r} (bytes of all layers)."
         )
     if isinstance(parsed.size, int):
-        found = build(parsed, parsed.size)
-        return adapted(found, causal=causal, encoder=encoder, trained=trained)
+        return build(parsed, parsed.size)
     shape: dict[str, Any] = {
         "layers": layers, "kv_heads": kv_heads, "head_dim": head_dim, "dtype": dtype,
         "heads": heads, "carry_dim": carry_dim, "value_dim": value_dim, "batch": batch,
         "windows": windows,
     }  # fmt: skip
-    found = _largest(parsed, byte_count(parsed.size), shape)
-    return adapted(found, causal=causal, encoder=encoder, trained=trained)
+    return _largest(parsed, byte_count(parsed.size), shape)
 
 
 def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryConfig:

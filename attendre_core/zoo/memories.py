@@ -15,7 +15,7 @@ from attendre_core.positions.in_cache import InCache
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.rope import RoPE
 from attendre_core.positions.window import Window
-from attendre_core.presets import MemoryConfig
+from attendre_core.presets import MemoryConfig, adapted
 from attendre_core.zoo.architectures.base import Part
 from attendre_core.zoo.blocks import model_stack
 
@@ -26,6 +26,7 @@ __all__ = [
     "is_far",
     "memory_stack",
     "shape_of",
+    "used_memory",
 ]
 
 
@@ -79,9 +80,22 @@ def memory_stack(
     far
         The input may be longer than the part was trained on; see `is_far`.
     """
-    memory = memory.for_layers([part.window(i) for i in range(part.layers)])
+    memory = used_memory(part, memory, causal=causal)
     layers = (_memory_layer(part, memory, i, causal, far) for i in range(part.layers))
     return model_stack(tuple(layers), library)
+
+
+def used_memory(part: Part, memory: MemoryConfig, *, causal: bool) -> MemoryConfig:
+    """Return the memories that the layers of a part use: adapted to the part, with their sizes.
+
+    Parameters
+    ----------
+    causal
+        Whether positions attend only to earlier ones.
+    """
+    encoder = getattr(part, "kind", "") == "encoder"  # the encoder of a decoder has no kind
+    memory = adapted(memory, causal=causal, encoder=encoder, trained=part.context)
+    return memory.for_layers([part.window(i) for i in range(part.layers)])
 
 
 def _memory_layer(

@@ -21,7 +21,7 @@ from attendre_core.zoo.blocks import crosses_of
 from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
-from attendre_core.zoo.memories import shape_of
+from attendre_core.zoo.memories import shape_of, used_memory
 from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
@@ -86,18 +86,29 @@ class Model:
         self.attention, self.end = attention, end or architecture.end
         self.chat_template = chat_template
         shape = shape_of(self.reading_part, dtype)
-        self.memory = memory_for(
-            memory, causal=self.causal, encoder=architecture.kind == "encoder",
-            trained=self.reading_part.context, **shape,
-        )  # fmt: skip
+        self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
         #: Device of the parameters, on which everything else is made; None = default.
         self.device = self.backend.device_of(tree_leaves(params)[0]) if params else None
 
     def __repr__(self) -> str:
-        return f"Model({self.architecture!r}, memory={self.memory!r}, library={self.library!r})"
+        memory, used = f"memory={self.memory!r}", self.used_memory
+        if used != self.memory:
+            memory += f", used_memory={used!r}"
+        return f"Model({self.architecture!r}, {memory}, library={self.library!r})"
 
     # ---------------------------------------------------------------- what it is made of
+
+    @property
+    def used_memory(self) -> MemoryConfig | None:
+        """The memories that the layers use: ``memory``, adapted to the model; None without one.
+
+        The recommended systems depend on the kind of the model and on its trained length; see
+        `attendre_core.presets.adapted`.
+        """
+        if self.memory is None:
+            return None
+        return used_memory(self.reading_part, self.memory, causal=self.causal)
 
     @property
     def reading_part(self) -> Part:

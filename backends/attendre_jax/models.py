@@ -17,7 +17,7 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Flow
 from attendre_core.layer.chunks import in_order, join
-from attendre_core.presets import MemoryConfig, adapted
+from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
 from attendre_core.zoo.full_attention import layer_program
 from attendre_core.zoo.memories import encoding_of, is_far, memory_stack
@@ -83,13 +83,6 @@ class ModelFunctions:
     truncate: int | None = None
     scan_layers: bool = True
     far: bool | None = None
-
-    def __post_init__(self) -> None:
-        if self.memory is not None:
-            encoder = self.architecture.kind == "encoder"
-            trained = self._reading_part.context
-            memory = adapted(self.memory, causal=self._causal, encoder=encoder, trained=trained)
-            object.__setattr__(self, "memory", memory)
 
     @classmethod
     def of(cls, model: Model, **options: Any) -> ModelFunctions:
@@ -189,14 +182,10 @@ class ModelFunctions:
     # ---------------------------------------------------------------- inside
 
     @property
-    def _reading_part(self) -> Part:
+    def _causal(self) -> bool:
         part = cast(Any, self.architecture)
         reading: Part = part.encoder if isinstance(part, EncoderDecoder) else part
-        return reading
-
-    @property
-    def _causal(self) -> bool:
-        return self._reading_part.causal and self.attention != "prefix"
+        return reading.causal and self.attention != "prefix"
 
     def _reading(self, params: Params) -> tuple[Part, Params]:
         if isinstance(self.architecture, EncoderDecoder):

@@ -81,7 +81,7 @@ def texts(count=40, batch=2, seed=0):
     return torch.randint(1, V, (batch, count), generator=rng)
 
 
-def small(name="attendre-causal", size=24, **settings):
+def small(name="attendre-causal+fixed", size=24, **settings):
     return replace(at.preset(name, kv_size=size, chunk=8), **settings)
 
 
@@ -105,7 +105,7 @@ def close(one, other):
 # ---------------------------------------------------------------- exact while everything fits
 
 
-@pytest.mark.parametrize("system", ["attendre-causal", "LFA-1e-3", "H2O"])
+@pytest.mark.parametrize("system", ["attendre-causal+fixed", "LFA-1e-3", "H2O"])
 def test_logits_are_those_of_full_attention(model, system):
     tokens = texts()
     with torch.no_grad():
@@ -178,7 +178,7 @@ def test_it_is_the_system_that_the_zoo_runs():
     for name in ("llama", "cohere"):
         model = made(name)
         tokens = texts(60, batch=1)
-        for system in ("attendre-causal", "LFA-1e-3", "LRA-sum+softmax+c=0", "AS"):
+        for system in ("attendre-causal+fixed", "LFA-1e-3", "LRA-sum+softmax+c=0", "AS"):
             settings = small(system, 16, decode="inside")
             cache = AttendreCache(model, settings)
             found = in_chunks(model, tokens, cache)

@@ -21,7 +21,7 @@ PROMPT, WRITTEN = 24, 8
 #: Lengths of successive calls: the prompt at once or in chunks, then a token at a time.
 SCHEDULES = ([PROMPT + 4], [PROMPT, 1, 1, 1, 1], [10, 10, 4, 1, 1, 1, 1])
 #: A policy that looks at attention, and one that does not, for models that do not show theirs.
-MEMORIES = ("attendre-causal", "AS")
+MEMORIES = ("attendre-causal+fixed", "AS")
 #: Slots that hold everything, slots that do not, and how many tokens are read at once.
 LARGE, SMALL, CHUNK = 64, 12, 8
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.observer import Presence
 from attendre_core.presets import MemoryConfig
-from attendre_core.zoo.memories import full_attention_bytes, shape_of
+from attendre_core.zoo.memories import full_attention_bytes, shape_of, used_memory
 from attendre_core.zoo.model import Model
 
 __all__ = ["WatchedStream", "entries_held", "memory_bytes"]
@@ -89,5 +89,5 @@ def entries_held(model: Model, system: System, length: int) -> float:
 
 def _kept(model: Model, system: System) -> MemoryConfig:
     """Return the memories whose entries are held; an oracle holds no chunk beside them."""
-    memory = model.with_memory(system.memory).memory or system.memory
+    memory = used_memory(model.reading_part, system.memory, causal=model.causal)
     return replace(memory, present="compete") if system.oracle else memory

@@ -11,7 +11,7 @@ from packaging.version import Version
 from transformers.cache_utils import DynamicCache, DynamicLayer
 
 from attendre_core.errors import ConfigError
-from attendre_core.presets import MemoryConfig, memory_for
+from attendre_core.presets import MemoryConfig, adapted, memory_for
 from attendre_torch.cache.held import HELD_LAYERS, needs_no_queries
 from attendre_torch.cache.layers import HybridMemoryLayer, MemoryLayer
 from attendre_torch.cache.masking import makes_biases
@@ -56,6 +56,7 @@ def layers_of(model: Any, memory: MemoryConfig, trace: bool) -> list[Any]:
     every = DynamicCache(config=model.config).layers
     fixed = [_is_fixed(own) or number in crossing for number, own in enumerate(every)]
     # What does not depend on M counts as a window.
+    memory = adapted(memory, causal=True, trained=trained_length(config))
     memory = memory.for_layers([1 if one else None for one in fixed])
     for number, own in enumerate(every):
         kind = type(own)
@@ -166,7 +167,7 @@ def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
             ],
         }
     dtype = str(getattr(config, "dtype", None) or "float32").removeprefix("torch.")
-    found = memory_for(memory, causal=True, dtype=dtype, trained=trained_length(config), **sizes)
+    found = memory_for(memory, causal=True, dtype=dtype, **sizes)
     if found is None:
         raise ConfigError(
             "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
