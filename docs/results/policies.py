@@ -1,6 +1,6 @@
 """Markdown about policies, from records of ``attendre eval``: which one, and oracle or bounded.
 
-The records are ``policies/NAME.jsonl``, and ``policies/commands.txt`` has the commands that made
+The records are ``policies/NAME.jsonl``, or ``NAME.jsonl`` if another page shows them too, and ``policies/commands.txt`` has the commands that made
 them, each with ``--out NAME``. Above the commands of a kind of model stands
 ``# KIND -> SYSTEM``: the system that is recommended for it.
 """
@@ -117,7 +117,8 @@ def read_commands(folder: Path = HERE) -> list[Command]:
 
 def read_record(name: str, folder: Path = HERE) -> Record:
     """Read a record; systems are under their canonical names."""
-    identity, measured = read_results(folder / f"{name}.jsonl")
+    own = folder / f"{name}.jsonl"
+    identity, measured = read_results(own if own.exists() else HERE.parent / f"{name}.jsonl")
     cells = {}
     for found in measured:
         cell = found.cell._replace(policy=label_of(found.cell.policy))

@@ -151,7 +151,7 @@ def test_the_commands_made_the_records(policies: Any) -> None:
     if not (policies.HERE / "commands.txt").exists():
         pytest.skip("the records of docs/policies.md are not there yet")
     found = policies.read_commands()
-    assert {file.stem for file in policies.HERE.glob("*.jsonl")} == {c.record for c in found}
+    assert {file.stem for file in policies.HERE.glob("*.jsonl")} <= {c.record for c in found}
     model = load_tiny("prefix-lm")
     for name in {command.record for command in found}:
         record = policies.read_record(name)
