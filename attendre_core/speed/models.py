@@ -35,12 +35,14 @@ _INSTALL_LLAMA = "pip install llama-cpp-python"
 def preset_rows(library: str, quick: bool) -> Iterator[Figure]:
     """Measure what the recommended system costs beyond FIFO, and on PyTorch against llama.cpp."""
     name = f"{library}: {_MODEL}"
-    rows = (
+    rows: tuple[tuple[int, str, Target], ...] = (
         (8, f"{name}: prefill ÷ FIFO", _FIFO),
         (8, f"{name}: prefill ÷ FIFO with M + S entries", _LARGER),
         (9, f"{name}: time per token ÷ FIFO", _EQUAL),
     )
-    peer = [_READ_LLAMA, _WRITE_LLAMA] if library == "torch" else []
+    peer: tuple[tuple[int, str, Target], ...] = ()
+    if library == "torch":
+        peer = (_READ_LLAMA, _WRITE_LLAMA)
     try:
         from attendre_core.speed.recommended import Recommended
 
