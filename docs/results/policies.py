@@ -22,6 +22,7 @@ from attendre_core.evaluation.sweep.summary import cost_of, paired
 from attendre_core.evaluation.sweep.table import gap_text
 from attendre_core.evaluation.tasks import Continuation, Embedding, MultiTurn, Perplexity, TriviaQA
 from attendre_core.evaluation.tasks.task import Metric
+from attendre_core.presets import preset
 
 HERE = Path(__file__).parent / "policies"
 #: The simple memories that a recommended system has to be as good as.
@@ -69,8 +70,8 @@ class Record(NamedTuple):
         return _METRICS.get(self.identity["task"], TriviaQA.metrics[0])
 
     def at(self, policy: str, kv: int) -> Measured | None:
-        """Return a cell whose queries do not wait, or wait for half of M."""
-        cells = (Cell(policy, kv, 0), Cell(policy, kv, kv // 2))
+        """Return a cell whose queries wait for half of M, or do not wait if there is none."""
+        cells = (Cell(policy, kv, kv // 2), Cell(policy, kv, 0))
         return next((self.cells[cell] for cell in cells if cell in self.cells), None)
 
     def sizes(self, policy: str) -> list[int]:
@@ -210,17 +211,20 @@ def _holds(records: Sequence[Record], system: str) -> str:
     texts = []
     for record in records:
         for cell, found in record.cells.items():
-            if cell.policy == system:
-                entries, chunk = found.mean("entries"), record.identity["chunk"]
-                beside = "" if math.isnan(entries) else _beyond(entries - cell.kv, chunk)
-                texts.append(f"M{beside}" + (", and M/2 waiting queries" if cell.q else ""))
+            if cell.policy != system or found is not record.at(system, cell.kv):
+                continue
+            entries, chunk = found.mean("entries"), record.identity["chunk"]
+            if math.isnan(entries):
+                entries = preset(system, cell.kv).kv_memory().slots(chunk)
+            waiting = ", and M/2 waiting queries" if cell.q else ""
+            texts.append(f"M{_beyond(entries - cell.kv, chunk)}{waiting}")
     return " or ".join(dict.fromkeys(texts))
 
 
 def _beyond(more: float, chunk: int) -> str:
     if more == 0:
         return ""
-    return " + S" if more == chunk else f" {'+' if more > 0 else '-'} {abs(more):.0f}"
+    return " + S" if more == chunk else " + S; layers with a window hold that"
 
 
 # ---------------------------------------------------------------- oracle against bounded
