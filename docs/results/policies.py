@@ -1,8 +1,8 @@
 """Markdown about policies, from records of ``attendre eval``: which one, and oracle or bounded.
 
-The records are ``policies/NAME.jsonl``, or ``NAME.jsonl`` if another page shows them too, and ``policies/commands.txt`` has the commands that made
-them, each with ``--out NAME``. Above the commands of a kind of model stands
-``# KIND -> SYSTEM``: the system that is recommended for it.
+The records are ``policies/NAME.jsonl``, or ``NAME.jsonl`` if another page shows them too, and
+``policies/commands.txt`` has the commands that made them, each with ``--out NAME``. Above the
+commands of a kind of model stands ``# KIND -> SYSTEM``: the system that is recommended for it.
 """
 
 from __future__ import annotations

@@ -75,7 +75,7 @@ def test_one_row_for_each_kind_of_model(policies: Any, folder: Path) -> None:
     )
     # Of five items nothing is said.
     assert both == (
-        "| both ways | `attendre` | M, and M/2 waiting queries | better 0, alike 1, worse 1 | "
+        "| both ways | `attendre` | M + S, and M/2 waiting queries | better 0, alike 1, worse 1 | "
         "better 0, alike 1, worse 1 | emb, M = 64 (MT is better) | 5 |"
     )
 
