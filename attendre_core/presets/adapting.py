@@ -23,9 +23,8 @@ def adapted(
     No single system is best in every model; docs/policies.md has the measurements.
 
     - A causal model trained on at most 1,024 positions, or on at most twice M: what is recent, and
-      sinks (``AS+visible``). Such a model has little use for what is older. What is unlike its
-      training draws its attention and harms it, with full attention too, and a memory that goes by
-      attention keeps just that.
+      sinks (``AS+visible``). Beyond its trained length, such a model reads worse with older
+      entries that got much attention, above all where the text is unlike its training.
     - An encoder without a decoder: new entries start at mu + 4 sigma instead of mu + sigma, with
       sinks. Its output describes every position, so a query's neighbours matter most; a decoder
       asks for single entries, wherever they are.

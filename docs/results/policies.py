@@ -231,10 +231,11 @@ def _beyond(more: float, chunk: int) -> str:
 
 
 def oracle_table(name: str, folder: Path = HERE) -> str:
-    """Return the table of one record: every policy, bounded and as an oracle."""
+    """Return the table of one record: every policy, bounded, and as an oracle if measured."""
     record = read_record(name, folder)
     tables = []
-    for kv in sorted({cell.kv for cell in record.cells if cell.policy.endswith(ORACLE)}):
+    sizes = {cell.kv for cell in record.cells if cell.policy.endswith(ORACLE)}
+    for kv in sorted(sizes or {cell.kv for cell in record.cells} - {0}):
         tables.append(_size_table(record, kv))
     alone = [
         f"{cell.policy} {_mean(record, found)}"
