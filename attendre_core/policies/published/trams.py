@@ -13,7 +13,7 @@ __all__ = ["TRAMS"]
 
 @dataclass(frozen=True)
 class TRAMS(Policy):
-    """Keep the keys k with the largest cos(k, 1) |k|, where 1 is the vector of ones.
+    """Keep the keys k with the largest cos(k, 1) times their norm, where 1 is the vector of ones.
 
     The score of "TRAMS: Training-free Memory Selection for Long-range Language Modeling" (arXiv
     2310.15494), which guesses how large a key's logits will be before any query is known. The
