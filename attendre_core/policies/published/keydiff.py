@@ -24,8 +24,9 @@ class KeyDiff(Policy):
     """Keep the keys with the lowest cosine to the mean direction of all keys of their head.
 
     The rule of "KeyDiff: Key Similarity-Based KV Cache Eviction for Long-Context LLM Inference in
-    Resource-Constrained Environments" (arXiv 2504.15364): the score is -cos(k, mean of k over its norm).
-    Its authors, too, read prompts block by block through a cache of fixed size.
+    Resource-Constrained Environments" (arXiv 2504.15364): the score is -cos(k, m), where m is the
+    mean of the keys over their norms. Its authors, too, read prompts block by block through a
+    cache of fixed size.
 
     Notes
     -----

@@ -75,7 +75,7 @@ def test_sums_never_freeze(backend: Any, kind: str) -> None:
     Specification, law-sums.
     """
     policy, large = SUMS[kind]
-    steps, rng = 128, np.random.default_rng(7)
+    steps, rng = 512, np.random.default_rng(7)
     runner = Runner(backend, at.KeyValueMemory(SLOTS, policy), top_k=2)
     key, query = rng.standard_normal((2, 1, steps, 1, 4)).astype(np.float32)
     place = np.arange(steps, dtype=np.int32)[None]

@@ -30,7 +30,7 @@ class KeyScores:
     def __init__(self, rule: PolicyRule) -> None:
         self.rule = rule
         self.begin = 0  # LagKV: arrival with which the latest block begins
-        self.queries: list[list[Vector]] = []  # ExpectedAttention: of each K/V head, all so far
+        self.queries: list[Heads] = []  # ExpectedAttention: all so far
 
     def enter(self, stored: list[Entry], new: list[Entry], steps: int) -> None:
         """Give new entries their scores; a policy without scores of its own changes nothing."""
@@ -71,13 +71,7 @@ class KeyScores:
         if kind == "LagKV":
             self.observe_blocks(entries, seen, clock, steps)
         elif kind == "ExpectedAttention":
-            heads = len(entries[0].key) if entries else len(query[0])
-            share = len(query[0]) // heads
-            if not self.queries:
-                self.queries = [[] for _ in range(heads)]
-            for one in query:
-                for h, vector in enumerate(one):
-                    self.queries[h // share].append(vector)
+            self.queries += query
         if kind in ("KeyDiff", "Leverage", "ExpectedAttention"):
             for entry, score in zip(entries, self.among(entries), strict=True):
                 if entry.arrival in seen:
@@ -88,11 +82,17 @@ class KeyScores:
         if not entries:
             return []
         per_head = []
-        for g in range(len(entries[0].key)):
+        groups = len(entries[0].key)
+        for g in range(groups):
             keys = [entry.key[g] for entry in entries]
             if self.rule.kind == "ExpectedAttention":
                 values = [entry.value[g] for entry in entries]
-                asked = self.queries[g] if self.queries else []
+                asked = [
+                    vector
+                    for one in self.queries
+                    for h, vector in enumerate(one)
+                    if h // (len(one) // groups) == g
+                ]
                 per_head.append(expected_attention(keys, values, asked))
             else:
                 per_head.append(AMONG[self.rule.kind](keys, self.rule))
