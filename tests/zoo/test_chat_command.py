@@ -111,6 +111,8 @@ def test_interrupting_a_real_terminal(chat_folder):
     program = subprocess.Popen(
         [*command, "--memory", MEMORY, "--max-new-tokens", "100000"],
         stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
+        # A shell without a terminal lets what it starts in the background ignore this signal.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
     os.close(slave)
     heard = b""
