@@ -40,7 +40,7 @@ PEERS = ("attention_sinks", "kvpress", "streaming_llm")
 CHECKPOINT = "path/to/checkpoint"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 _UNTRAINED = "a causal layer without training attends evenly, so late tokens of a chunk score low"
-FROZEN = {"docs/guides/torch.md": _UNTRAINED, "docs/guides/jax.md": _UNTRAINED}
+FROZEN = {"docs/guides/jax.md": _UNTRAINED}
 #: Packages whose docstrings have examples; the adapters need their framework.
 PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 

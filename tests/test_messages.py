@@ -125,7 +125,7 @@ def cache(folders: Folders) -> object:
     from attendre_torch import AttendreCache
 
     model, file = _llama(), folders[1] / "cache.safetensors"
-    old, new = (AttendreCache(model, f"attendre-causal+chunk=8:{size}") for size in (24, 32))
+    old, new = (AttendreCache(model, f"TOVA+chunk=8:{size}") for size in (24, 32))
     model(_tokens(), past_key_values=old)
     old.save(file)
     return new.restore(file)

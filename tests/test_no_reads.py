@@ -9,7 +9,7 @@ import pytest
 
 import attendre_core as at
 from attendre_conformance import no_reads
-from attendre_conformance.policies.subjects import SHIPPED
+from attendre_conformance.policies.subjects import PARAMS, SHIPPED
 
 B, S, M, H, G, D = 2, 3, 6, 4, 2, 4
 
@@ -63,13 +63,17 @@ def test_memory_reads_no_value(policy: str, options: str) -> None:
     memory = at.KeyValueMemory(M, SHIPPED[policy], **OPTIONS[options])
     with no_reads.forbidden() as found:
         state = memory.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=found.xp, chunk=S)
+        given = {}
+        if policy in PARAMS:
+            given["policy_params"] = {"output": found.from_numpy(np.ones((H, D, 3), np.float32))}
         for seed in range(4):
             query, key, value, position, valid = put(found, *chunk_arrays(seed))
-            state, evicted = memory.insert(state, key, value, position, valid)
-            state, output = memory.attend(state, query, position, valid, top_k=3, causal=seed > 1)
-            state, dense = memory.attend(state, query, position, valid)
-            state, retrieved = memory.retrieve(state, query, position, valid, top_k=2)
-        state = memory.store(state, key, value)
+            asked = (query, position, valid)
+            state, evicted = memory.insert(state, key, value, position, valid, **given)
+            state, output = memory.attend(state, *asked, top_k=3, causal=seed > 1, **given)
+            state, dense = memory.attend(state, *asked, **given)
+            state, retrieved = memory.retrieve(state, *asked, top_k=2, **given)
+        state = memory.store(state, key, value, **given)
         state, _ = memory.settle(state)
         state = memory.reset(state, valid[:, 0])
     shown = no_reads.reveal((state, evicted, output, dense, retrieved.similarity))

@@ -20,7 +20,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core import checks, ops
-from attendre_core.backend import Array, backend_of, namespace_of, numbers
+from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ShapeError
 from attendre_core.memory.arrivals import RECORDS, Arrivals, taken
 from attendre_core.memory.state import EvictedEntries, KeyValueState
@@ -106,7 +106,7 @@ def scored(policy: Policy, stored: Stored, new: Arrivals) -> Arrivals:
             f"{type(policy).__name__}.enter: returned shape {given}, expected {per_row}, one "
             f"score for each row, or {per_entry}, one for each new entry."
         )
-    start = backend_of(start).stop_gradient(xp.astype(start, stored.score.dtype, copy=False))
+    start = xp.astype(start, stored.score.dtype, copy=False)
     if given == per_entry:
         finite = checks.finite_scores(f"{type(policy).__name__}.enter", start, new.enter)
         start = xp.where(finite, start, xp.zeros_like(start))

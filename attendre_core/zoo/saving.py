@@ -32,7 +32,8 @@ __all__ = [
     "write_arrays",
 ]
 
-_FORMAT = "attendre-stream-1"
+#: The checksum of the first format covers the arrays alone.
+_FIRST_FORMAT, _FORMAT = "attendre-stream-1", "attendre-stream-2"
 #: How many parameters, and how many numbers of each, tell one model from another.
 _SAMPLES, _SAMPLE = 8, 64
 
@@ -156,8 +157,8 @@ def fingerprint(params: Any, to_numpy: Callable[[Any], Any]) -> int:
     return total
 
 
-def _checksum(arrays: dict[str, Any]) -> int:
-    total = 0
+def _checksum(arrays: dict[str, Any], notes: str) -> int:
+    total = zlib.crc32(notes.encode())
     for name in sorted(arrays):
         array = arrays[name]
         total = zlib.crc32(f"{name} {array.dtype.name} {array.shape}".encode(), total)
@@ -171,11 +172,8 @@ def write_arrays(
     """Write nested arrays and some notes; the file is complete, or it is what it was before."""
     save = _safetensors().numpy.save_file
     arrays = {name: _portable(to_numpy(leaf)) for name, leaf in named_leaves(tree)}
-    metadata = {
-        "format": _FORMAT,
-        "checksum": str(_checksum(arrays)),
-        "notes": json.dumps(notes),
-    }
+    text = json.dumps(notes)
+    metadata = {"format": _FORMAT, "checksum": str(_checksum(arrays, text)), "notes": text}
     target, aside = Path(path), None
     try:
         handle, aside = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
@@ -205,7 +203,7 @@ def read_arrays(path: str | Path) -> SavedArrays:
     try:
         with open_file(str(path), framework="numpy") as file:
             header = file.metadata() or {}
-            ours = header.get("format") == _FORMAT
+            ours = header.get("format") in (_FIRST_FORMAT, _FORMAT)
             arrays = {name: file.get_tensor(name) for name in file.keys()} if ours else {}  # noqa: SIM118
     except (KeyboardInterrupt, SystemExit):
         raise
@@ -218,7 +216,8 @@ def read_arrays(path: str | Path) -> SavedArrays:
             f"Model.restore: {path} is no saved stream, expected one that Stream.save wrote."
         )
     found = SavedArrays(path, arrays, {})
-    if header.get("checksum") != str(_checksum(arrays)):
+    covered = header.get("notes", "") if header["format"] == _FORMAT else ""
+    if header.get("checksum") != str(_checksum(arrays, covered)):
         raise found.refused("does not have the contents that its checksum promises")
     try:
         notes = json.loads(header.get("notes", ""))

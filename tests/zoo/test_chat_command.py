@@ -108,12 +108,13 @@ def test_interrupting_a_real_terminal(chat_folder):
     master, slave = pytest.importorskip("pty").openpty()
     command = [sys.executable, "-m", "attendre_core.cli", "chat", "--model", str(chat_folder)]
     environment = {**os.environ, "TERM": "dumb"}
+    # What a shell starts in the background may ignore this signal, and so would what we start.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     program = subprocess.Popen(
         [*command, "--memory", MEMORY, "--max-new-tokens", "100000"],
         stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True,
-        # A shell without a terminal lets what it starts in the background ignore this signal.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )  # fmt: skip
+    signal.signal(signal.SIGINT, before)
     os.close(slave)
     heard = b""
 

@@ -89,7 +89,7 @@ def test_a_budget_is_kept_while_reading(budget, attention, tiny_folder, book, tm
         "layers": part.layers, "kv_heads": part.kv_heads, "head_dim": part.head_dim,
         "heads": part.heads, "carry_dim": part.dim,
     }  # fmt: skip
-    assert real == model.memory.nbytes(**shape) <= 300 * 1024
+    assert real == model.used_memory.nbytes(**shape) <= 300 * 1024
     memory = named(capsys, tiny_folder, book, "--memory", budget, "--attention", attention)
     assert memory == model.memory.name
 

@@ -180,6 +180,21 @@ def test_damaged_files_are_refused(saved, tmp_path):
             model.restore(other)
 
 
+def test_a_changed_note_is_refused(saved):
+    """Every digit and letter of the notes counts, such as how much was read."""
+    model, file = saved
+    with safetensors.safe_open(str(file), framework="numpy") as opened:
+        header = opened.metadata()
+    arrays = numpy_files.load_file(file)
+    for place in range(len(header["notes"])):
+        if header["notes"][place].isdigit():
+            digit = str((int(header["notes"][place]) + 1) % 10)
+            notes = header["notes"][:place] + digit + header["notes"][place + 1 :]
+            numpy_files.save_file(arrays, file, metadata={**header, "notes": notes})
+            with pytest.raises(at.StateError):
+                model.restore(file)
+
+
 def test_other_safetensors_are_refused(saved, tiny_folder):
     model, _ = saved
     with pytest.raises(at.StateError, match="is no saved stream"):
@@ -252,7 +267,7 @@ def test_arrays_that_do_not_fit_are_refused(saved, change):
         arrays["states.9"] = np.zeros(1, np.float32)
     else:
         arrays = {name: array[:0] for name, array in arrays.items()}
-    header["checksum"] = str(saving._checksum(arrays))
+    header["checksum"] = str(saving._checksum(arrays, header["notes"]))
     numpy_files.save_file(arrays, file, metadata=header)
     with pytest.raises(at.StateError):
         model.restore(file)

@@ -113,7 +113,7 @@ def test_a_budget_is_that_of_all_layers(budget, name, kinds, randomised, saved):
     shape = shape_of(model.reading_part, "float32")
     states = model.stream()._states
     taken = sum(leaf.nbytes for leaf in tree_leaves(states))
-    assert taken == model.memory.nbytes(**shape) <= budget
+    assert taken == model.used_memory.nbytes(**shape) <= budget
     if FAR in kinds:
         larger = at.preset(f"{name or 'attendre-causal:'}{model.memory.kv_size + 1}")
         assert larger.nbytes(**shape) > budget

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from attendre_core import ops
-from attendre_core.backend import Array, namespace_of, wide
+from attendre_core.backend import Array, backend_of, namespace_of, wide
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -25,12 +25,14 @@ def zero(stored: Stored) -> Array:
 def real(x: Array, valid: Array) -> Array:
     """Return (batch, kv_heads, n, dim) in float32 or wider, with 0 where an entry is not valid.
 
+    No gradient flows through it: scores choose, and are no part of what a model computes.
+
     Parameters
     ----------
     valid
         (batch, n) or (batch, kv_heads, n); what is stored beside it may be anything.
     """
-    x, xp = wide(x), namespace_of(x)
+    x, xp = backend_of(x).stop_gradient(wide(x)), namespace_of(x)
     flags = valid[..., None] if valid.ndim == 3 else valid[:, None, :, None]
     return xp.where(flags, x, xp.zeros_like(x))
 
