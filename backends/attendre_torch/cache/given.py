@@ -66,8 +66,9 @@ class Pairwise(NamedTuple):
             batch, own, queries, _ = table.shape
             groups = heads if own > 1 else 1
             table = table.reshape(batch, groups, own // groups, queries, -1)
-            where = index[:, :, None, None, :].expand(-1, groups, table.shape[2], queries, -1)
-            return table.expand(where.shape[0], -1, -1, -1, -1).gather(4, where)
+            each = max(groups, index.shape[1])  # heads may hold different tokens
+            where = index[:, :, None, None, :].expand(-1, each, table.shape[2], queries, -1)
+            return table.expand(where.shape[0], each, -1, -1, -1).gather(4, where)
 
         return taken(self.near), taken(self.bias)
 
