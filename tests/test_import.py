@@ -187,6 +187,7 @@ PUBLIC = [
     "Random",
     "RandomTies",
     "RoPE",
+    "Salience",
     "ShapeError",
     "Shift",
     "SnapKV",

@@ -173,6 +173,23 @@ def test_defensive_raises_lra_to_its_mean(per_head: bool) -> None:
     np.testing.assert_allclose(got_norm, np.where(got.valid, got.score * norm, 0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("per_head", [False, True])
+def test_salience_without_past_and_contrast_is_defensive(per_head: bool) -> None:
+    stream = chunks(1)
+    defensive = run(at.Defensive(window=None, value_norm=True), stream, per_head=per_head)
+    got = run(at.Salience(decay=50.0, contrast=0.0), stream, per_head=per_head)
+    np.testing.assert_allclose(
+        np.where(got.valid, got.score, 0), np.where(defensive.valid, defensive.score, 0), rtol=1e-5
+    )
+    stream = chunks(4)
+    for _, value, _ in stream:
+        value *= 2.0
+    twice = run(at.Salience(), stream, per_head=per_head)
+    once = run(at.Salience(), chunks(4), per_head=per_head)
+    np.testing.assert_array_equal(twice.position, once.position)
+    np.testing.assert_allclose(twice.score, 2 * once.score, rtol=1e-5)
+
+
 def test_defensive_weighs_what_a_value_adds_to_the_output() -> None:
     """The projections of the query heads of a K/V head are averaged."""
     stream = chunks(1)
@@ -258,6 +275,8 @@ def test_h2o_weighs_values_by_their_length(per_head: bool) -> None:
         (lambda: at.SnapKV(window=0), r"SnapKV: window is 0, expected .* or None"),
         (lambda: at.Defensive(window=-1), r"Defensive: window is -1"),
         (lambda: at.DropKV(window=0), r"DropKV: window is 0"),
+        (lambda: at.Salience(decay=-1.0), r"Salience: decay is -1.0, expected 0 or more"),
+        (lambda: at.Salience(contrast=float("nan")), r"Salience: contrast is nan"),
     ],
 )
 def test_mistakes_are_explained(make: Any, message: str) -> None:

@@ -62,15 +62,15 @@ WEIGHT_MUTANTS = (
     Mutant(
         "Defensive has no floor",
         f"{HOME}/defensive.py",
-        "score = xp.maximum(most, ",
-        "score = xp.maximum(most, 0 * ",
+        "return xp.maximum(most, ",
+        "return xp.maximum(most, 0 * ",
         f"{WEIGHTS}[generic-defensive]",
     ),
     Mutant(
         "Defensive counts empty slots in the mean",
         f"{HOME}/defensive.py",
-        "count = count_true(view.seen, axis=-1)[..., None]",
-        "count = count_true(view.seen | ~view.seen, axis=-1)[..., None]",
+        "count = count_true(attention.seen, axis=-1)[..., None]",
+        "count = count_true(attention.seen | ~attention.seen, axis=-1)[..., None]",
         f"{WEIGHTS}[generic-defensive-heads]",
     ),
     Mutant(
@@ -79,6 +79,27 @@ WEIGHT_MUTANTS = (
         'heads="max"',
         'heads="mean"',
         f"{WEIGHTS}[generic-defensive-visible]",
+    ),
+    Mutant(
+        "Salience does not decay",
+        f"{HOME}/salience.py",
+        "past = stored.score * attention.along_slots(xp.exp(self.decay * age))",
+        "past = stored.score",
+        f"{WEIGHTS}[generic-salience-visible]",
+    ),
+    Mutant(
+        "Salience forgets what was gained",
+        f"{HOME}/salience.py",
+        "return past + xp.where(",
+        "return xp.where(",
+        f"{WEIGHTS}[generic-salience]",
+    ),
+    Mutant(
+        "Salience prefers keys like the others",
+        f"{HOME}/salience.py",
+        "far = 1.0 + decided(",
+        "far = 1.0 - decided(",
+        f"{WEIGHTS}[generic-salience-heads]",
     ),
     Mutant(
         "DropKV forgets that the others share the weight",
