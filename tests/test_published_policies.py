@@ -174,20 +174,26 @@ def test_defensive_raises_lra_to_its_mean(per_head: bool) -> None:
 
 
 @pytest.mark.parametrize("per_head", [False, True])
-def test_salience_without_past_and_contrast_is_defensive(per_head: bool) -> None:
+def test_salience_is_peaks_and_what_entries_are(per_head: bool) -> None:
     stream = chunks(1)
-    defensive = run(at.Defensive(window=None, value_norm=True), stream, per_head=per_head)
-    got = run(at.Salience(decay=50.0, contrast=0.0), stream, per_head=per_head)
-    np.testing.assert_allclose(
-        np.where(got.valid, got.score, 0), np.where(defensive.valid, defensive.score, 0), rtol=1e-5
-    )
+    peaks = run(at.Defensive(window=None), stream, per_head=per_head)  # raised to their mean
+    got = run(at.Salience(decay=50.0, share=0.0), stream, per_head=per_head)
+    real = np.where(got.valid, got.score, np.nan)
+    raised = np.maximum(real, np.nanmean(real, axis=-1, keepdims=True))
+    np.testing.assert_allclose(raised, np.where(got.valid, peaks.score, np.nan), rtol=1e-5)
+    with_share = run(at.Salience(decay=50.0, contrast=0.0), stream, per_head=per_head)
+    norm = np.linalg.norm(with_share.value, axis=-1)
+    norm = np.where(with_share.valid, norm if per_head else norm.mean(axis=1), 0)
+    total = np.nansum(real, axis=-1, keepdims=True) / norm.sum(axis=-1, keepdims=True)
+    expected = np.where(with_share.valid, np.nan_to_num(real) + total * norm, 0)
+    np.testing.assert_allclose(np.where(with_share.valid, with_share.score, 0), expected, rtol=1e-5)
     stream = chunks(4)
     for _, value, _ in stream:
         value *= 2.0
     twice = run(at.Salience(), stream, per_head=per_head)
     once = run(at.Salience(), chunks(4), per_head=per_head)
     np.testing.assert_array_equal(twice.position, once.position)
-    np.testing.assert_allclose(twice.score, 2 * once.score, rtol=1e-5)
+    np.testing.assert_allclose(twice.score, once.score, rtol=1e-5)
 
 
 def test_defensive_weighs_what_a_value_adds_to_the_output() -> None:

@@ -62,15 +62,15 @@ WEIGHT_MUTANTS = (
     Mutant(
         "Defensive has no floor",
         f"{HOME}/defensive.py",
-        "return xp.maximum(most, ",
-        "return xp.maximum(most, 0 * ",
+        "score = xp.maximum(most, ",
+        "score = xp.maximum(most, 0 * ",
         f"{WEIGHTS}[generic-defensive]",
     ),
     Mutant(
         "Defensive counts empty slots in the mean",
         f"{HOME}/defensive.py",
-        "count = count_true(attention.seen, axis=-1)[..., None]",
-        "count = count_true(attention.seen | ~attention.seen, axis=-1)[..., None]",
+        "count = count_true(view.seen, axis=-1)[..., None]",
+        "count = count_true(view.seen | ~view.seen, axis=-1)[..., None]",
         f"{WEIGHTS}[generic-defensive-heads]",
     ),
     Mutant(
@@ -90,8 +90,8 @@ WEIGHT_MUTANTS = (
     Mutant(
         "Salience forgets what was gained",
         f"{HOME}/salience.py",
-        "return past + xp.where(",
-        "return xp.where(",
+        "return past + peak + self.share * all_peaks",
+        "return peak + self.share * all_peaks",
         f"{WEIGHTS}[generic-salience]",
     ),
     Mutant(

@@ -20,7 +20,7 @@ from attendre_core.policies.published.parts import (
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = ["Defensive", "peaks"]
+__all__ = ["Defensive"]
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,14 @@ class Defensive(Scored):
         """Return the largest weights, raised to their mean, times the norms of the values."""
         xp = namespace_of(stored.score)
         view = attention if self.window is None else attention.last(self.window)
-        score = peaks(stored, view)
+        nothing = xp.zeros_like(stored.score)
+        most = view.pool("weights", queries="max", heads="max", unseen=nothing)
+        count = count_true(view.seen, axis=-1)[..., None]
+        count = xp.astype(xp.maximum(count, xp.ones_like(count)), most.dtype)
+        score = xp.maximum(most, xp.sum(most, axis=-1, keepdims=True, dtype=most.dtype) / count)
         value = real(attention.value, stored.valid)
         if self.value_norm:
             score = score * decided(norms(value), stored)
         if self.output_norm:
             score = score * decided(projected_norms(value, stored.params), stored)
         return xp.where(view.seen, score, stored.score)
-
-
-def peaks(stored: Stored, attention: Attention) -> Array:
-    """Return the largest weight of each entry over queries and heads, at least their mean."""
-    xp = namespace_of(stored.score)
-    nothing = xp.zeros_like(stored.score)
-    most = attention.pool("weights", queries="max", heads="max", unseen=nothing)
-    count = count_true(attention.seen, axis=-1)[..., None]
-    count = xp.astype(xp.maximum(count, xp.ones_like(count)), most.dtype)
-    return xp.maximum(most, xp.sum(most, axis=-1, keepdims=True, dtype=most.dtype) / count)

@@ -207,7 +207,7 @@ WEIGHED = (
     case("defensive-visible", GQA, at.Defensive(3, value_norm=True), **VISIBLE, sinks=1),
     case("defensive-heads", MHA, at.Defensive(None), **VISIBLE, per_head=True, protect_recent=1),
     case("salience", GQA, at.Salience(), causal=True),
-    case("salience-visible", MHA, at.Salience(0.1, 1.0), **VISIBLE, sinks=1),
+    case("salience-visible", MHA, at.Salience(0.1, 1.0, 2.0), **VISIBLE, sinks=1),
     case("salience-heads", GQA, at.Salience(0.02), **VISIBLE, per_head=True, protect_recent=1),
     case("dropkv", GQA, at.DropKV(window=2), causal=True),
     case("dropkv-visible", MHA, at.DropKV(), **VISIBLE, sinks=1, protect_recent=1),

@@ -125,22 +125,24 @@ def observe_largest(memory: ScoredEntries, logits: Logits, real: list[int]) -> N
 
 
 def observe_salience(memory: ScoredEntries, logits: Logits, real: list[int]) -> None:
-    """Salience: what was gained decays; peak, length of the value and distance of the key count."""
+    """Salience: peaks, plus their mean shared out by lengths of values and distances of keys."""
     most = largest(logits, real)
     before, now, option = memory.query_before, memory.latest_query, memory.rule.policy.option
     if not most or now is None:
         return
-    mean = math.fsum(most.values()) / len(most)
     left = 1.0 if before is None else math.exp(option("decay") * (before - now))
     heads = range(len(memory.entries[0].key))
     unlike = [unlike_mean([entry.key[g] for entry in memory.entries]) for g in heads]
-    scores: dict[int, tuple[float, Hashable]] = {}
+    special = []
     for number, entry in enumerate(memory.entries):
+        far = 1.0 + math.fsum(unlike[g][number] for g in heads) / len(heads)
+        special.append(mean_length(entry.value) * (max(far, 0.0) + 0.01) ** option("contrast"))
+    each = option("share") * math.fsum(most.values()) / (math.fsum(special) or 1.0)
+    scores: dict[int, tuple[float, Hashable]] = {}
+    for entry, amount in zip(memory.entries, special, strict=True):
         if entry.arrival in most:
-            far = 1.0 + math.fsum(unlike[g][number] for g in heads) / len(heads)
-            gain = max(most[entry.arrival], mean) * mean_length(entry.value)
-            gain *= (max(far, 0.0) + 0.01) ** option("contrast")
             origin = ("observed", entry.arrival, memory.steps)
+            gain = most[entry.arrival] + each * amount
             scores[entry.arrival] = (entry.score * left + gain, origin)
     rewrite(memory, scores)
 
