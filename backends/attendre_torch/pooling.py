@@ -2,14 +2,15 @@
 
 ::
 
-    for each row, K/V head and tile of queries
-        logits  = mask + query @ key.T          a tile stays in the cache
-        weights = softmax(logits)
-        output  = weights @ value               what `attend` returns later
-        pooled += sum of weights over queries
+    for each row and K/V head: the slots in use, sorted by position
+        for each tile of queries          columns:  | seen by all | seen by some | by none
+            weights = softmax(query @ key.T)        | no mask     | mask         | left out
+            output  = weights @ value               what `attend` returns later
+            pooled += sum of weights over queries
 
 A policy that scores by softmax weights then costs about as much as attention alone: the product,
-the softmax and the product with the values are those that attention needs anyway.
+the softmax and the product with the values are those that attention needs anyway. Of a full memory,
+hardly anything is later than a query, so nearly all pairs need no mask.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import wraps
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,8 +33,9 @@ __all__ = ["attend_or", "pool_or"]
 
 #: With fewer pairs for a K/V head, calls take longer than what they compute.
 _WORTH = 2**13
-#: Numbers in a tile: with its logits and its weights, it stays in the second cache of a core.
-_TILE = 2**18
+#: Numbers in a tile, for each thread: with the keys and values of a K/V head, it stays in the
+#: second cache of a core.
+_TILE = 2**17
 _NAME = "attended"
 _TYPES = (Tensor, torch.nn.Parameter)
 
@@ -92,33 +95,32 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     """Pool softmax weights, (batch, G, R, slots), and leave the output for `attend`."""
     batch, heads, group, count, slots = _shape(pairs)
     kind = wide(pairs.terms[0].plain_query).dtype
-    visible, valid = visible_pairs(pairs), pairs.query_valid
-    barred = _barred(visible, kind)
-    empty = ~visible.any(dim=-1, keepdim=True)
-    empty = empty if bool(empty.any()) else None
-    factor = None
+    valid, factor = pairs.query_valid, None
     if weight is not None or not bool(valid.all()):
         factor = valid.to(kind) if weight is None else torch.where(valid, weight, 0.0).to(kind)
     pooled = torch.zeros((batch, heads, group, slots), dtype=kind)
     output = None if value is None else pooled.new_empty((*_shape(pairs)[:4], value.shape[3]))
-    length = max(1, min(count, _TILE // (group * slots)))
-    write = _writer(pairs)
-    tiles = torch.empty((2, group * length * slots), dtype=kind)
+    length = max(1, min(count, _TILE * torch.get_num_threads() // (group * slots)))
+    length = -(-count // -(-count // length))  # tiles of about the same length
+    numbers = torch.empty(group * length * slots, dtype=kind)
+    columns_of = _by_position(pairs) or _by_mask(pairs)
     for row, head in product(range(batch), range(heads)):
-        values = None if value is None else wide(value[row, head])
+        columns = columns_of(row, head)
+        values = None if value is None else columns.of(wide(value[row, head]))
+        sums = (
+            pooled[row, head] if columns.index is None else torch.zeros((group, slots), dtype=kind)
+        )
         for start in range(0, count, length):
             here = slice(start, min(start + length, count))
-            n = here.stop - here.start
-            before, weights = tiles[:, : group * n * slots].view(2, group * n, slots)
-            mask = None if barred is None else _at(barred, row, head, here)
-            write(row, head, here, mask, before)
-            torch.softmax(before, -1, out=weights)
-            each = weights.view(group, n, slots)
-            if empty is not None:
-                each.masked_fill_(_at(empty, row, head, here), 0.0)
-            if output is not None:
-                output[row, head, :, here] = torch.mm(weights, values).view(group, n, -1)
-            _add(pooled[row, head], each, queries, None if factor is None else factor[row, here])
+            weights = _weights(columns, group, here, numbers)
+            if output is not None and values is not None:
+                n, width = weights.shape[1:]
+                mixed = torch.mm(weights.flatten(0, 1), values[:width])
+                output[row, head, :, here] = mixed.view(group, n, -1)
+            given = None if factor is None else factor[row, here]
+            _add(sums[:, : weights.shape[2]], weights, queries, given)
+        if columns.index is not None:
+            pooled[row, head].index_copy_(1, columns.index, sums[:, : len(columns.index)])
     if pairs.memo is not None and output is not None:
         pairs.memo[_NAME] = (pairs.terms[0], value, output)
     if queries == "mean":
@@ -126,8 +128,39 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     return pooled
 
 
+class _Columns(NamedTuple):
+    """The slots of one row and K/V head that are attended to.
+
+    ``index`` has their numbers, sorted by position; None = all. ``hidden(here)`` returns how many
+    columns all queries of a tile see, how many any of them sees, and which of those in between are
+    hidden, (1 or R, tile, columns) or None. ``write(here, out)`` writes logits, (R, tile, columns).
+    """
+
+    index: Tensor | None
+    hidden: Callable[[slice], tuple[int, int, Tensor | None]]
+    write: Callable[[slice, Tensor], None]
+
+    def of(self, array: Tensor) -> Tensor:
+        """Select the columns of an array, (slots, ...)."""
+        return array if self.index is None else array.index_select(0, self.index)
+
+
+def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:
+    """Return the weights of a tile, (R, tile, columns), written into ``numbers``."""
+    n = here.stop - here.start
+    whole, width, hidden = columns.hidden(here)
+    weights = numbers[: group * n * width].view(group, n, width)
+    columns.write(here, weights)
+    if hidden is not None:
+        weights[:, :, whole:].masked_fill_(hidden, -torch.inf)
+    torch.softmax(weights, -1, out=weights)
+    if hidden is not None and whole == 0:
+        weights.masked_fill_(hidden.all(-1, keepdim=True), 0.0)
+    return weights
+
+
 def _add(pooled: Tensor, weights: Tensor, queries: str, factor: Tensor | None) -> None:
-    """Pool a tile, (R, queries, slots), into what earlier tiles gave, (R, slots)."""
+    """Pool a tile, (R, queries, columns), into what earlier tiles gave, (R, columns)."""
     if queries == "max":
         kept = weights if factor is None else weights * factor[:, None]
         torch.maximum(pooled, kept.amax(1), out=pooled)
@@ -141,39 +174,67 @@ def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
     return batch, heads, group, count, pairs.terms[0].plain_key.shape[2]
 
 
-def _barred(visible: Tensor, kind: torch.dtype) -> Tensor | None:
-    """Return what is added to logits, -inf where a pair may not attend; None if all may."""
-    if bool(visible.all()):
+def _by_position(pairs: Pairs) -> Callable[[int, int], _Columns] | None:
+    """Sort slots by position; None if more than positions decides who sees what, or many terms."""
+    terms = None if pairs.near is not None else _single_terms(pairs)
+    if terms is None:
         return None
-    return torch.zeros(visible.shape, dtype=kind).masked_fill_(~visible, -torch.inf)
+    held, at = pairs.key_valid.numpy(), pairs.key_position.numpy()
+    asked = pairs.query_position.expand(held.shape[0], -1, -1, -1)[:, 0, 0].numpy()
+
+    def columns(row: int, head: int) -> _Columns:
+        place = head if at.shape[1] > 1 else 0
+        used = held[row, place].nonzero()[0]
+        sorted_ = used[np.argsort(at[row, place, used], kind="stable")]
+        index, when = torch.from_numpy(sorted_), at[row, place, sorted_]
+        term, own = terms[row]
+        query, key = term.query[own, head], _keys(term, own, head, index)
+
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            if not pairs.causal:
+                return len(when), len(when), None
+            now = asked[row, here]
+            whole, width = np.searchsorted(when, (now.min(), now.max()), side="right")
+            if whole == width:
+                return int(whole), int(width), None
+            late = torch.from_numpy(when[None, None, whole:width] > now[None, :, None])
+            return int(whole), int(width), late
+
+        def write(here: slice, out: Tensor) -> None:
+            rows = query[:, here].flatten(0, 1)
+            torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+
+        return _Columns(index, hidden, write)
+
+    return columns
 
 
-def _at(array: Tensor, row: int, head: int, here: slice) -> Tensor:
-    """Return the part of one row, K/V head and tile of queries, broadcastable to (R, tile, n)."""
-    own = array[row, head if array.shape[1] > 1 else 0]
-    return own if own.shape[1] == 1 else own[:, here]
+def _keys(term: Term, row: int, head: int, index: Tensor) -> Tensor:
+    """Return the rotated keys of some slots, (n, head_dim)."""
+    at = term.key_at
+    if term.rotate is None or at is None or at.shape[1] == 1:  # one rotation for all heads
+        return term.key[row, head].index_select(0, index)
+    key = wide(term.plain_key[row, head].index_select(0, index))
+    return term.rotate(key, at[row, head] if at.shape[2] == 1 else at[row, head, index])
 
 
-def _writer(pairs: Pairs) -> Callable[[int, int, slice, Tensor | None, Tensor], None]:
-    """Return a function that writes the masked logits of a tile into (R * queries, slots)."""
-    terms = _single_terms(pairs)
-    every = logits(pairs) if terms is None else None
+def _by_mask(pairs: Pairs) -> Callable[[int, int], _Columns]:
+    """Take all slots, and mask those that may not be attended to."""
+    every, barred = logits(pairs), ~visible_pairs(pairs)
 
-    def write(row: int, head: int, here: slice, mask: Tensor | None, out: Tensor) -> None:
-        if every is not None:
-            known = every[row, head, :, here]
-            each = out.view(known.shape)
-            each.copy_(known) if mask is None else torch.add(known, mask, out=each)
-        elif terms is not None:
-            term, own = terms[row]
-            query, key = term.query[own, head, :, here].flatten(0, 1), term.key[own, head].mT
-            if mask is None:
-                torch.mm(query, key, out=out)
-            else:
-                out.view(term.query.shape[2], -1, out.shape[1]).copy_(mask)
-                out.addmm_(query, key)
+    def columns(row: int, head: int) -> _Columns:
+        own = barred[row, head if barred.shape[1] > 1 else 0]
 
-    return write
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            part = own if own.shape[1] == 1 else own[:, here]
+            return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
+
+        def write(here: slice, out: Tensor) -> None:
+            out.copy_(every[row, head, :, here])
+
+        return _Columns(None, hidden, write)
+
+    return columns
 
 
 def _single_terms(pairs: Pairs) -> list[tuple[Term, int]] | None:
