@@ -2,11 +2,11 @@
 
 ::
 
-    for each row and K/V head: the slots in use, sorted by position
-        for each tile of queries          columns:  | seen by all | seen by some | by none
-            weights = softmax(query @ key.T)        | no mask     | mask         | left out
-            output  = weights @ value               what `attend` returns later
-            pooled += sum of weights over queries
+    slots sorted by position              columns:  | seen by all | seen by some | by none
+    for each row, K/V head and tile of queries
+        weights = softmax(query @ key.T)            | no mask     | mask         | left out
+        output  = weights @ value                   what `attend` returns later
+        pooled += sum of weights over queries
 
 A policy that scores by softmax weights then costs about as much as attention alone: the product,
 the softmax and the product with the values are those that attention needs anyway. Of a full memory,
@@ -27,15 +27,18 @@ from torch import Tensor
 from attendre_core.backend import wide
 from attendre_core.eager.parts import groups_of
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, logits, visible_pairs
+from attendre_torch.kernels import gather_slots
 from attendre_torch.looking import readable
 
 __all__ = ["attend_or", "pool_or"]
 
 #: With fewer pairs for a K/V head, calls take longer than what they compute.
 _WORTH = 2**13
-#: Numbers in a tile, for each thread: with the keys and values of a K/V head, it stays in the
-#: second cache of a core.
-_TILE = 2**17
+#: Numbers in a tile, for each thread. Larger ones would be faster, if they were not in memory that
+#: the system has to clear for every call.
+_TILE = 2**19
+#: Later than every position.
+_NEVER = 2**62
 _NAME = "attended"
 _TYPES = (Tensor, torch.nn.Parameter)
 
@@ -103,54 +106,62 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     length = max(1, min(count, _TILE * torch.get_num_threads() // (group * slots)))
     length = -(-count // -(-count // length))  # tiles of about the same length
     numbers = torch.empty(group * length * slots, dtype=kind)
-    columns_of = _by_position(pairs) or _by_mask(pairs)
+    columns = _by_position(pairs) or _by_mask(pairs)
+    values = None if value is None else wide(columns.of(value))
     for row, head in product(range(batch), range(heads)):
-        columns = columns_of(row, head)
-        values = None if value is None else columns.of(wide(value[row, head]))
-        sums = (
-            pooled[row, head] if columns.index is None else torch.zeros((group, slots), dtype=kind)
-        )
         for start in range(0, count, length):
             here = slice(start, min(start + length, count))
-            weights = _weights(columns, group, here, numbers)
+            weights = _weights(columns, row, head, here, numbers.view(group, -1))
+            width = weights.shape[2]
             if output is not None and values is not None:
-                n, width = weights.shape[1:]
-                mixed = torch.mm(weights.flatten(0, 1), values[:width])
-                output[row, head, :, here] = mixed.view(group, n, -1)
+                own, part = values[row, head, :width], output[row, head, :, here]
+                if length == count:
+                    torch.mm(weights.flatten(0, 1), own, out=part.flatten(0, 1))
+                else:
+                    part.copy_(torch.mm(weights.flatten(0, 1), own).view(part.shape))
             given = None if factor is None else factor[row, here]
-            _add(sums[:, : weights.shape[2]], weights, queries, given)
-        if columns.index is not None:
-            pooled[row, head].index_copy_(1, columns.index, sums[:, : len(columns.index)])
+            _add(pooled[row, head, :, :width], weights, queries, given)
     if pairs.memo is not None and output is not None:
         pairs.memo[_NAME] = (pairs.terms[0], value, output)
+    pooled = columns.back(pooled)
     if queries == "mean":
         pooled /= allowed_pairs(pairs).sum(3).clamp(min=1)
     return pooled
 
 
 class _Columns(NamedTuple):
-    """The slots of one row and K/V head that are attended to.
+    """The slots that are attended to, in an order that needs few masks.
 
-    ``index`` has their numbers, sorted by position; None = all. ``hidden(here)`` returns how many
-    columns all queries of a tile see, how many any of them sees, and which of those in between are
-    hidden, (1 or R, tile, columns) or None. ``write(here, out)`` writes logits, (R, tile, columns).
+    ``index`` sorts them, (batch, 1 or G, slots); None = they stay as they are. For a row, a K/V
+    head and a tile of queries, ``hidden`` returns how many columns all queries see, how many any
+    of them sees, and which of those in between are hidden, (1 or R, tile, columns) or None;
+    ``write`` writes logits into (R, tile, columns).
     """
 
     index: Tensor | None
-    hidden: Callable[[slice], tuple[int, int, Tensor | None]]
-    write: Callable[[slice, Tensor], None]
+    hidden: Callable[[int, int, slice], tuple[int, int, Tensor | None]]
+    write: Callable[[int, int, slice, Tensor], None]
 
     def of(self, array: Tensor) -> Tensor:
-        """Select the columns of an array, (slots, ...)."""
-        return array if self.index is None else array.index_select(0, self.index)
+        """Sort the slots of an array, (batch, G, slots, ...)."""
+        if self.index is None:
+            return array
+        return gather_slots(array, self.index.expand(*array.shape[:2], -1), axis=2)
+
+    def back(self, pooled: Tensor) -> Tensor:
+        """Undo the sorting, (batch, G, R, slots)."""
+        if self.index is None:
+            return pooled
+        index = self.index[:, :, None, :].expand(pooled.shape)
+        return torch.empty_like(pooled).scatter_(-1, index, pooled)
 
 
-def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:
-    """Return the weights of a tile, (R, tile, columns), written into ``numbers``."""
-    n = here.stop - here.start
-    whole, width, hidden = columns.hidden(here)
-    weights = numbers[: group * n * width].view(group, n, width)
-    columns.write(here, weights)
+def _weights(columns: _Columns, row: int, head: int, here: slice, numbers: Tensor) -> Tensor:
+    """Return the weights of a tile, (R, tile, columns), written into ``numbers``, (R, any)."""
+    group, n = numbers.shape[0], here.stop - here.start
+    whole, width, hidden = columns.hidden(row, head, here)
+    weights = numbers.flatten()[: group * n * width].view(group, n, width)
+    columns.write(row, head, here, weights)
     if hidden is not None:
         weights[:, :, whole:].masked_fill_(hidden, -torch.inf)
     torch.softmax(weights, -1, out=weights)
@@ -174,67 +185,62 @@ def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
     return batch, heads, group, count, pairs.terms[0].plain_key.shape[2]
 
 
-def _by_position(pairs: Pairs) -> Callable[[int, int], _Columns] | None:
+def _by_position(pairs: Pairs) -> _Columns | None:
     """Sort slots by position; None if more than positions decides who sees what, or many terms."""
     terms = None if pairs.near is not None else _single_terms(pairs)
     if terms is None:
         return None
-    held, at = pairs.key_valid.numpy(), pairs.key_position.numpy()
+    held, at = pairs.key_valid.numpy(), pairs.key_position.numpy().astype(np.int64)
     asked = pairs.query_position.expand(held.shape[0], -1, -1, -1)[:, 0, 0].numpy()
+    at = np.where(held, at, _NEVER)
+    order = np.argsort(at, axis=-1, kind="stable")
+    at, index = np.take_along_axis(at, order, axis=-1), torch.from_numpy(order)
+    used = held.sum(axis=-1)
+    keys = [_keys(term, row, own, index) for row, (term, own) in enumerate(terms)]
 
-    def columns(row: int, head: int) -> _Columns:
+    def hidden(row: int, head: int, here: slice) -> tuple[int, int, Tensor | None]:
         place = head if at.shape[1] > 1 else 0
-        used = held[row, place].nonzero()[0]
-        sorted_ = used[np.argsort(at[row, place, used], kind="stable")]
-        index, when = torch.from_numpy(sorted_), at[row, place, sorted_]
+        if not pairs.causal:
+            return used[row, place], used[row, place], None
+        when, now = at[row, place], asked[row, here]
+        whole, width = when.searchsorted((now.min(), now.max()), side="right").tolist()
+        if whole == width:
+            return whole, width, None
+        return whole, width, torch.from_numpy(when[None, None, whole:width] > now[None, :, None])
+
+    def write(row: int, head: int, here: slice, out: Tensor) -> None:
         term, own = terms[row]
-        query, key = term.query[own, head], _keys(term, own, head, index)
+        rows, key = term.query[own, head, :, here].flatten(0, 1), keys[row][head]
+        torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
 
-        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
-            if not pairs.causal:
-                return len(when), len(when), None
-            now = asked[row, here]
-            whole, width = np.searchsorted(when, (now.min(), now.max()), side="right")
-            if whole == width:
-                return int(whole), int(width), None
-            late = torch.from_numpy(when[None, None, whole:width] > now[None, :, None])
-            return int(whole), int(width), late
-
-        def write(here: slice, out: Tensor) -> None:
-            rows = query[:, here].flatten(0, 1)
-            torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
-
-        return _Columns(index, hidden, write)
-
-    return columns
+    return _Columns(index, hidden, write)
 
 
-def _keys(term: Term, row: int, head: int, index: Tensor) -> Tensor:
-    """Return the rotated keys of some slots, (n, head_dim)."""
+def _keys(term: Term, row: int, own: int, index: Tensor) -> Tensor:
+    """Return the rotated keys of a row, (G, slots, head_dim), sorted."""
     at = term.key_at
+    heads = term.plain_key.shape[1]
+    order = index[row : row + 1].expand(1, heads, -1)
     if term.rotate is None or at is None or at.shape[1] == 1:  # one rotation for all heads
-        return term.key[row, head].index_select(0, index)
-    key = wide(term.plain_key[row, head].index_select(0, index))
-    return term.rotate(key, at[row, head] if at.shape[2] == 1 else at[row, head, index])
+        return gather_slots(term.key[own : own + 1], order, axis=2)[0]
+    key = wide(gather_slots(term.plain_key[own : own + 1], order, axis=2))
+    at = at[own : own + 1]
+    return term.rotate(key, at if at.shape[2] == 1 else gather_slots(at, order, axis=2))[0]
 
 
-def _by_mask(pairs: Pairs) -> Callable[[int, int], _Columns]:
-    """Take all slots, and mask those that may not be attended to."""
+def _by_mask(pairs: Pairs) -> _Columns:
+    """Take all slots as they are, and mask those that may not be attended to."""
     every, barred = logits(pairs), ~visible_pairs(pairs)
 
-    def columns(row: int, head: int) -> _Columns:
+    def hidden(row: int, head: int, here: slice) -> tuple[int, int, Tensor | None]:
         own = barred[row, head if barred.shape[1] > 1 else 0]
+        part = own if own.shape[1] == 1 else own[:, here]
+        return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
 
-        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
-            part = own if own.shape[1] == 1 else own[:, here]
-            return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
+    def write(row: int, head: int, here: slice, out: Tensor) -> None:
+        out.copy_(every[row, head, :, here])
 
-        def write(here: slice, out: Tensor) -> None:
-            out.copy_(every[row, head, :, here])
-
-        return _Columns(None, hidden, write)
-
-    return columns
+    return _Columns(None, hidden, write)
 
 
 def _single_terms(pairs: Pairs) -> list[tuple[Term, int]] | None:
