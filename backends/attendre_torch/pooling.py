@@ -15,9 +15,11 @@ hardly anything is later than a query, so nearly all pairs need no mask.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from itertools import product
+from threading import local
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -27,16 +29,14 @@ from torch import Tensor
 from attendre_core.backend import wide
 from attendre_core.eager.parts import groups_of
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, logits, visible_pairs
-from attendre_torch.kernels import gather_slots
 from attendre_torch.looking import readable
 
 __all__ = ["attend_or", "pool_or"]
 
 #: With fewer pairs for a K/V head, calls take longer than what they compute.
 _WORTH = 2**13
-#: Numbers in a tile, for each thread. Larger ones would be faster, if they were not in memory that
-#: the system has to clear for every call.
-_TILE = 2**19
+#: Numbers in a tile, for each thread: it stays in a cache of its core.
+_TILE = 2**18
 #: Later than every position.
 _NEVER = 2**62
 _NAME = "attended"
@@ -105,16 +105,16 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     output = None if value is None else pooled.new_empty((*_shape(pairs)[:4], value.shape[3]))
     length = max(1, min(count, _TILE * torch.get_num_threads() // (group * slots)))
     length = -(-count // -(-count // length))  # tiles of about the same length
-    numbers = torch.empty(group * length * slots, dtype=kind)
-    columns = _by_position(pairs) or _by_mask(pairs)
-    values = None if value is None else wide(columns.of(value))
+    numbers = _scratch("weights", (group * length * slots,), kind)
+    index, columns_of = _by_position(pairs, value) or _by_mask(pairs, value)
     for row, head in product(range(batch), range(heads)):
+        columns = columns_of(row, head)
         for start in range(0, count, length):
             here = slice(start, min(start + length, count))
-            weights = _weights(columns, row, head, here, numbers.view(group, -1))
+            weights = _weights(columns, group, here, numbers)
             width = weights.shape[2]
-            if output is not None and values is not None:
-                own, part = values[row, head, :width], output[row, head, :, here]
+            if output is not None and columns.value is not None:
+                own, part = columns.value[:width], output[row, head, :, here]
                 if length == count:
                     torch.mm(weights.flatten(0, 1), own, out=part.flatten(0, 1))
                 else:
@@ -123,45 +123,63 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
             _add(pooled[row, head, :, :width], weights, queries, given)
     if pairs.memo is not None and output is not None:
         pairs.memo[_NAME] = (pairs.terms[0], value, output)
-    pooled = columns.back(pooled)
+    if index is not None:
+        order = index[:, :, None, :].expand(pooled.shape)
+        pooled = torch.empty_like(pooled).scatter_(-1, order, pooled)
     if queries == "mean":
         pooled /= allowed_pairs(pairs).sum(3).clamp(min=1)
     return pooled
 
 
-class _Columns(NamedTuple):
-    """The slots that are attended to, in an order that needs few masks.
+class _Kept(local):
+    """Memory that a thread uses again and again, by name and dtype.
 
-    ``index`` sorts them, (batch, 1 or G, slots); None = they stay as they are. For a row, a K/V
-    head and a tile of queries, ``hidden`` returns how many columns all queries see, how many any
-    of them sees, and which of those in between are hidden, (1 or R, tile, columns) or None;
-    ``write`` writes logits into (R, tile, columns).
+    The system clears every page of memory that a step gets anew, and large blocks go back to it
+    after every step: that took longer than the softmax.
     """
 
-    index: Tensor | None
-    hidden: Callable[[int, int, slice], tuple[int, int, Tensor | None]]
-    write: Callable[[int, int, slice, Tensor], None]
-
-    def of(self, array: Tensor) -> Tensor:
-        """Sort the slots of an array, (batch, G, slots, ...)."""
-        if self.index is None:
-            return array
-        return gather_slots(array, self.index.expand(*array.shape[:2], -1), axis=2)
-
-    def back(self, pooled: Tensor) -> Tensor:
-        """Undo the sorting, (batch, G, R, slots)."""
-        if self.index is None:
-            return pooled
-        index = self.index[:, :, None, :].expand(pooled.shape)
-        return torch.empty_like(pooled).scatter_(-1, index, pooled)
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[str, torch.dtype], Tensor] = {}
 
 
-def _weights(columns: _Columns, row: int, head: int, here: slice, numbers: Tensor) -> Tensor:
-    """Return the weights of a tile, (R, tile, columns), written into ``numbers``, (R, any)."""
-    group, n = numbers.shape[0], here.stop - here.start
-    whole, width, hidden = columns.hidden(row, head, here)
-    weights = numbers.flatten()[: group * n * width].view(group, n, width)
-    columns.write(row, head, here, weights)
+_KEPT = _Kept()
+
+
+def _scratch(name: str, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+    """Return a tensor with any numbers, which the next call with this name may overwrite."""
+    count = math.prod(shape)
+    found = _KEPT.blocks.get((name, kind))
+    if found is None or found.numel() < count:
+        with torch.inference_mode(False):  # or it could not be written to outside of this mode
+            found = torch.empty(count, dtype=kind)
+        if count <= _TILE * torch.get_num_threads():
+            _KEPT.blocks[name, kind] = found
+    return found[:count].view(shape)
+
+
+class _Columns(NamedTuple):
+    """The slots that the queries of one row and K/V head attend to, in some order.
+
+    For a tile of queries, ``hidden`` returns how many columns all queries see, how many any of
+    them sees, and which of those in between are hidden, (1 or R, tile, columns) or None; ``write``
+    writes logits into (R, tile, columns). ``value`` is (columns, value_dim) or None.
+    """
+
+    hidden: Callable[[slice], tuple[int, int, Tensor | None]]
+    write: Callable[[slice, Tensor], None]
+    value: Tensor | None
+
+
+#: Where columns are sorted, the slot of each, (batch, 1 or G, columns), and the columns of a head.
+_Sorted = tuple[Tensor | None, Callable[[int, int], _Columns]]
+
+
+def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:
+    """Return the weights of a tile, (R, tile, columns), written into ``numbers``."""
+    n = here.stop - here.start
+    whole, width, hidden = columns.hidden(here)
+    weights = numbers[: group * n * width].view(group, n, width)
+    columns.write(here, weights)
     if hidden is not None:
         weights[:, :, whole:].masked_fill_(hidden, -torch.inf)
     torch.softmax(weights, -1, out=weights)
@@ -185,62 +203,75 @@ def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
     return batch, heads, group, count, pairs.terms[0].plain_key.shape[2]
 
 
-def _by_position(pairs: Pairs) -> _Columns | None:
+def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
     """Sort slots by position; None if more than positions decides who sees what, or many terms."""
     terms = None if pairs.near is not None else _single_terms(pairs)
     if terms is None:
         return None
-    held, at = pairs.key_valid.numpy(), pairs.key_position.numpy().astype(np.int64)
+    held = pairs.key_valid.numpy()
     asked = pairs.query_position.expand(held.shape[0], -1, -1, -1)[:, 0, 0].numpy()
-    at = np.where(held, at, _NEVER)
-    order = np.argsort(at, axis=-1, kind="stable")
-    at, index = np.take_along_axis(at, order, axis=-1), torch.from_numpy(order)
-    used = held.sum(axis=-1)
-    keys = [_keys(term, row, own, index) for row, (term, own) in enumerate(terms)]
+    at = np.where(held, pairs.key_position.numpy(), np.int64(_NEVER))
+    order = np.argsort(at, axis=-1)
+    at, index, used = np.take_along_axis(at, order, -1), torch.from_numpy(order), held.sum(-1)
 
-    def hidden(row: int, head: int, here: slice) -> tuple[int, int, Tensor | None]:
+    def columns(row: int, head: int) -> _Columns:
         place = head if at.shape[1] > 1 else 0
-        if not pairs.causal:
-            return used[row, place], used[row, place], None
-        when, now = at[row, place], asked[row, here]
-        whole, width = when.searchsorted((now.min(), now.max()), side="right").tolist()
-        if whole == width:
-            return whole, width, None
-        return whole, width, torch.from_numpy(when[None, None, whole:width] > now[None, :, None])
-
-    def write(row: int, head: int, here: slice, out: Tensor) -> None:
+        when, slots = at[row, place], index[row, place]
         term, own = terms[row]
-        rows, key = term.query[own, head, :, here].flatten(0, 1), keys[row][head]
-        torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+        query, key = term.query[own, head], _keys(term, own, head, slots)
 
-    return _Columns(index, hidden, write)
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            if not pairs.causal:
+                return used[row, place], used[row, place], None
+            now = asked[row, here]
+            whole, width = when.searchsorted((now.min(), now.max()), side="right").tolist()
+            if whole == width:
+                return whole, width, None
+            late = when[None, None, whole:width] > now[None, :, None]
+            return whole, width, torch.from_numpy(late)
+
+        def write(here: slice, out: Tensor) -> None:
+            rows = query[:, here].flatten(0, 1)
+            torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+
+        mixed = None if value is None else wide(_taken("value", value[row, head], slots))
+        return _Columns(hidden, write, mixed)
+
+    return index, columns
 
 
-def _keys(term: Term, row: int, own: int, index: Tensor) -> Tensor:
-    """Return the rotated keys of a row, (G, slots, head_dim), sorted."""
+def _keys(term: Term, row: int, head: int, slots: Tensor) -> Tensor:
+    """Return the rotated keys of some slots, (n, head_dim)."""
     at = term.key_at
-    heads = term.plain_key.shape[1]
-    order = index[row : row + 1].expand(1, heads, -1)
     if term.rotate is None or at is None or at.shape[1] == 1:  # one rotation for all heads
-        return gather_slots(term.key[own : own + 1], order, axis=2)[0]
-    key = wide(gather_slots(term.plain_key[own : own + 1], order, axis=2))
-    at = at[own : own + 1]
-    return term.rotate(key, at if at.shape[2] == 1 else gather_slots(at, order, axis=2))[0]
+        return _taken("key", term.key[row, head], slots)
+    key = wide(_taken("key", term.plain_key[row, head], slots))
+    return term.rotate(key, at[row, head] if at.shape[2] == 1 else at[row, head, slots])
 
 
-def _by_mask(pairs: Pairs) -> _Columns:
+def _taken(name: str, array: Tensor, slots: Tensor) -> Tensor:
+    """Select some slots of (slots, dim), into memory that is used again."""
+    shape = (slots.shape[0], array.shape[1])
+    return torch.index_select(array, 0, slots, out=_scratch(name, shape, array.dtype))
+
+
+def _by_mask(pairs: Pairs, value: Tensor | None) -> _Sorted:
     """Take all slots as they are, and mask those that may not be attended to."""
     every, barred = logits(pairs), ~visible_pairs(pairs)
 
-    def hidden(row: int, head: int, here: slice) -> tuple[int, int, Tensor | None]:
+    def columns(row: int, head: int) -> _Columns:
         own = barred[row, head if barred.shape[1] > 1 else 0]
-        part = own if own.shape[1] == 1 else own[:, here]
-        return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
 
-    def write(row: int, head: int, here: slice, out: Tensor) -> None:
-        out.copy_(every[row, head, :, here])
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            part = own if own.shape[1] == 1 else own[:, here]
+            return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
 
-    return _Columns(None, hidden, write)
+        def write(here: slice, out: Tensor) -> None:
+            out.copy_(every[row, head, :, here])
+
+        return _Columns(hidden, write, None if value is None else wide(value[row, head]))
+
+    return None, columns
 
 
 def _single_terms(pairs: Pairs) -> list[tuple[Term, int]] | None:
