@@ -20,10 +20,12 @@ pytestmark = pytest.mark.attendre_profile("laws")
 #: M, S, K/V heads, query heads and width of a head: 9,216 pairs for each K/V head of a row.
 SIZE, SEQ, GROUPS, HEADS, DIM = 96, 48, 2, 4, 8
 DECAY = 0.02
+#: High enough for new entries to displace others.
+START = at.InitialScore(-2.0)
 POLICIES = {
-    "sum": at.LFA(DECAY, at.ConstantScore(0.0), "softmax"),
-    "mean": at.LRA("mean", at.ConstantScore(0.0), "softmax"),
-    "max": at.LRA("max", at.ConstantScore(0.0), "softmax", heads="sum"),
+    "sum": at.LFA(DECAY, START, "softmax"),
+    "mean": at.LRA("mean", START, "softmax"),
+    "max": at.LRA("max", START, "softmax", heads="sum"),
 }
 
 
@@ -53,6 +55,7 @@ def stepped(backend: Any, memory: Any, causal: bool) -> tuple[Any, Any, Any, Any
         # In each row the positions of a chunk are in another order; some queries come early.
         order = np.random.default_rng(number).permuted(np.tile(np.arange(SEQ), (2, 1)), axis=1)
         place = (order + number * SEQ).astype(np.int32)
+        stored, asked = stored | (order == SEQ - 1), asked | (order == SEQ - 1)
         early = place - np.asarray([[0], [SEQ * number + SEQ // 2]], dtype=np.int32)
         state = insert(state, *from_numpy(backend, (key, value, place, stored)))
         before = state
@@ -119,6 +122,10 @@ def test_pooled_weights_equal_brute_force(backend: Any, pool: str, per_head: boo
         some = before.valid & (not causal or before.position <= first)
         what = f"{pool}, causal={causal}"
         assert before.evictions.min() > 0, f"{what}: nothing was evicted"
+        held = np.sort(before.position, axis=-1)
+        assert held.max() == 4 * SEQ - 1, f"{what}: the last entry was refused"
+        if per_head:
+            assert (held[:, 0] != held[:, 1]).any(), f"{what}: both heads hold the same"
         comparing.assert_close(got[asked], output[asked], f"{what}: output", scale=5)
         want = np.where(some, score, before.score)
         comparing.assert_close(
