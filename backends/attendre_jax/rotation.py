@@ -39,13 +39,16 @@ def rotate_at(x: jax.Array, position: jax.Array, frequency: jax.Array) -> Any:
     return _rotated(x, position, frequency)
 
 
-@jax.jit  # or every operation of an eager call would be a pass over all angles
-def _rotated(x: jax.Array, position: jax.Array, frequency: jax.Array) -> jax.Array:
+def _turned(x: jax.Array, position: jax.Array, frequency: jax.Array) -> jax.Array:
     angle = position.astype(x.dtype)[..., None] * frequency
     small = jnp.max(jnp.abs(angle), initial=0.0) < _LARGEST
     cosine, sine = lax.cond(small, _both, lambda a: (jnp.cos(a), jnp.sin(a)), angle)
     rotated: jax.Array = rotate_halves(x, cosine, sine)
     return rotated
+
+
+#: Compiled, or every operation of an eager call would be a pass over all angles.
+_rotated = jax.jit(_turned)
 
 
 def _both(angle: jax.Array) -> tuple[jax.Array, jax.Array]:
