@@ -29,7 +29,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("builtin_backends", "conversion"),
     ("policies", "positions"),
     ("memory",),
-    ("layer",),
+    ("layer", "traces"),
     ("presets",),
     ("modules",),
     ("zoo",),
@@ -50,7 +50,6 @@ PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
 READERS = {
     "memory/report.py": "says in numbers what a memory holds, for people; not part of a step",
-    "layer/trace.py": "exports what was traced, for people; not part of a step",
 }
 
 
