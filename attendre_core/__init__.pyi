@@ -62,6 +62,7 @@ from attendre_core.positions import LMInfinite as LMInfinite
 from attendre_core.positions import NoPosition as NoPosition
 from attendre_core.positions import RoPE as RoPE
 from attendre_core.positions import T5Bias as T5Bias
+from attendre_core.positions import TransformerXLPositions as TransformerXLPositions
 from attendre_core.positions import Window as Window
 from attendre_core.positions import YaRN as YaRN
 from attendre_core.presets import PRESETS as PRESETS

@@ -46,7 +46,7 @@ UPWARD: dict[tuple[str, str], str] = {
 #: The rooms that read like the paper: no value of an array is ever read there.
 PAPER = ("memory", "policies", "layer", "positions", "ops")
 #: Rules of other papers: plain code under the same laws, but not a part of the paper.
-PUBLISHED = CORE / "policies" / "published"
+PUBLISHED = (CORE / "policies" / "published", CORE / "positions" / "published")
 #: Files of these rooms that may read values, and why.
 READERS = {
     "memory/report.py": "says in numbers what a memory holds, for people; not part of a step",
@@ -257,7 +257,7 @@ def code_lines(file: Path) -> int:
 
 def test_the_paper_can_be_read_in_one_sitting() -> None:
     every = [file for room in PAPER for file in files_of(CORE / room)]
-    count = {file: code_lines(file) for file in every if PUBLISHED not in file.parents}
+    count = {file: code_lines(file) for file in every if file.parent not in PUBLISHED}
     assert 0 < len(count) < len(every)
     total = sum(count.values())
     assert total <= 3600, f"{total} lines of code in {', '.join(PAPER)}"
@@ -272,10 +272,10 @@ def test_the_paper_can_be_read_in_one_sitting() -> None:
 
 
 def test_a_published_rule_fits_on_a_page() -> None:
-    count = {file.name: code_lines(file) for file in files_of(PUBLISHED)}
-    assert {"h2o.py", "tova.py", "parts.py"} <= set(count)
+    count = {file.name: code_lines(file) for folder in PUBLISHED for file in files_of(folder)}
+    assert {"h2o.py", "tova.py", "parts.py", "transformer_xl.py"} <= set(count)
     long = {name: lines for name, lines in count.items() if lines > 60}
-    assert not long, f"files of more than 60 lines of code in policies/published: {long}"
+    assert not long, f"files of more than 60 lines of code in published/: {long}"
 
 
 # ------------------------------------------------------------------ kernels

@@ -198,6 +198,7 @@ PUBLIC = [
     "TOVA",
     "TRAMS",
     "Trace",
+    "TransformerXLPositions",
     "ValueNorm",
     "Window",
     "YaRN",
