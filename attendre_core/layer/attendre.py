@@ -26,6 +26,7 @@ from attendre_core.layer.spec import LayerSpec
 from attendre_core.layer.trace import StepTrace, trace_step
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
+from attendre_core.probes.probing import ProbedLayer
 from attendre_core.tree import tree_map
 
 __all__ = ["AttendreLayer"]
@@ -40,7 +41,7 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AttendreLayer(LayerSpec):
+class AttendreLayer(ProbedLayer, LayerSpec):
     """Attention over a memory of fixed size, with queries that wait for their future.
 
     Parameters
