@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from attendre_core import checks
-from attendre_core.backend import Array, backend_of
+from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
 from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.memory.encoder_output import cross_attention
@@ -66,12 +66,10 @@ class KeepOutputs:
         # How many a row keeps depends on how many it has; the arrays are as long as the longest.
         held = count_true(valid, axis=1)
         many = xp.astype(xp.ceil(xp.astype(held, weights.dtype) * self.share), held.dtype)
-        count = min(math.ceil(valid.shape[1] * self.share), valid.shape[1])
-        order = xp.argsort(xp.where(valid, weights, -1.0), axis=1, descending=True)[:, :count]
-        number = xp.arange(count, dtype=many.dtype, device=backend_of(key).device_of(key))
-        order = xp.where(number < many[:, None], order, order[:, :1])
-        stays = number < many[:, None]
-        # In the order of the input again, as they came.
+        count = math.ceil(valid.shape[1] * self.share)
+        order = xp.argsort(xp.where(valid, -weights, 1.0), axis=1)[:, :count]
+        stays = numbers(count, held) < many[:, None]
+        # In the order of the input again.
         place = xp.argsort(xp.where(stays, order, valid.shape[1]), axis=1)
         order, stays = (xp.take_along_axis(array, place, axis=1) for array in (order, stays))
 

@@ -140,12 +140,11 @@ class Writer:
         layers, token = self._ready(), x
         x = layers.step(self.blocks, x, self._at, self._real, every)
         self._written += 1
-        if self.keeps is not None and isinstance(layers, Memories):
-            # The start token is the first that is written.
-            if self._written == self.keeps.after:
-                self.blocks = self.keeps.kept(
-                    layers.stack.layers, layers.states, self.blocks, token, self._at, self._real
-                )
+        if self.keeps is not None and self._written == self.keeps.after:  # counts the start token
+            held = cast(Memories, layers)
+            self.blocks = self.keeps.kept(
+                held.stack.layers, held.states, self.blocks, token, self._at, self._real
+            )
         self._at = self._moved(self._at, self._real)
         self.position = self.position + self._active.astype(np.int32)
         return self._next_logits(self.model.params, self._final(self.params, x))

@@ -1,0 +1,144 @@
+"""Systems that ask before they evict: KVzip, Finch, attention sorting, fewer encoder outputs.
+
+A probe lets tokens attend to what was read, so that the scores change and nothing else does::
+
+    python docs/examples/probes.py --model SmolLM2-135M-Instruct.Q4_1.gguf
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import attendre_core as at
+from attendre_core.backend import Array, namespace_of
+from attendre_core.evaluation import difference
+from attendre_core.evaluation.tasks.answering import log_likelihood
+from attendre_core.evaluation.tasks.multi_key import MultiKey
+
+__all__ = ["ByProbes", "ReplayMax", "attention_sorting", "finch", "kvzip", "memory", "measured"]
+
+REPEAT = "\n\nRepeat the previous context exactly.\n"
+
+
+@dataclass(frozen=True)
+class ByProbes(at.Policy):
+    """Evict the lowest score; new entries have none, and reading changes none: probes do."""
+
+    def enter(self, stored: at.Stored, new: Any) -> Array:
+        """Start from zero."""
+        return namespace_of(stored.score).zeros_like(stored.score[..., 0])
+
+
+@dataclass(frozen=True)
+class ReplayMax(ByProbes):
+    """The largest weight that any query of any replay so far gave an entry (KVzip)."""
+
+    def observe(self, stored: at.Stored, attention: at.Attention) -> Array:
+        """Raise the scores of what this replay attended to more than all before."""
+        weight = attention.pool("weights", queries="max", heads="max")
+        return namespace_of(weight).maximum(stored.score, weight)
+
+
+def memory(size: int, chunk: int) -> at.MemoryConfig:
+    """Return memories that evict what the probes do not want, each head for itself."""
+    return at.MemoryConfig(
+        ByProbes(), size, chunk=chunk, present="visible", per_head=True, sinks=4
+    )  # fmt: skip
+
+
+def kvzip(stream: at.Stream, blocks: Iterable[Any], prompt: Any = REPEAT) -> None:
+    """Read blocks; after each, let the model repeat it, and keep what it needed for that."""
+    for block in blocks:
+        stream.feed(block)
+        stream.probe(prompt, block, policy=ReplayMax())
+
+
+def finch(stream: at.Stream, blocks: Iterable[Any], question: Any) -> None:
+    """Read blocks; after each, keep what the question attends to (Finch, TAKE)."""
+    for block in blocks:
+        stream.feed(block)
+        stream.probe(question, policy=at.LRA("sum", score="softmax"))
+
+
+def attention_sorting(
+    model: at.Model, documents: Sequence[Any], question: Any, rounds: int = 2
+) -> tuple[at.Stream, list[int]]:
+    """Read documents, sort them by the attention that the question pays them, read again."""
+    order = list(range(len(documents)))
+    for _ in range(rounds):
+        stream = read_in_order(model, documents, order)
+        order = [int(number) for number in stream.attention_by("document", question)]
+    return read_in_order(model, documents, order), order
+
+
+def read_in_order(model: at.Model, documents: Sequence[Any], order: Sequence[int]) -> at.Stream:
+    """Read documents in an order."""
+    stream = model.stream()
+    for number in order:
+        stream.feed(documents[number], document=number)
+    return stream
+
+
+def measured(
+    model: at.Model, *, size: int = 128, chunk: int = 64, limit: int = 40, batch: int = 10
+) -> dict[str, np.ndarray]:
+    """Return the log-likelihood of answers about one of forty codes, (questions,) by system."""
+    task = MultiKey(limit=limit, question="last")
+    questions = list(task.questions(model))
+    plain = at.preset("attendre-causal", size, chunk=chunk)
+    systems = {
+        "attendre-causal": (plain, "none"),
+        "attendre-causal, question probed": (replace(plain, adapt=False), "question"),
+        "reading scores, per head": (replace(memory(size, chunk), policy=at.H2O()), "none"),
+        "Finch": (memory(size, chunk), "finch"),
+        "KVzip": (memory(size, chunk), "kvzip"),
+        "everything": (None, "none"),
+    }
+    results: dict[str, list[np.ndarray]] = {name: [] for name in systems}
+    for start in range(0, len(questions), batch):
+        some = questions[start : start + batch]
+        contexts = [q.tokens[: q.context] for q in some]
+        asked = [q.tokens[q.context :] for q in some]
+        blocks = [
+            [row[place : place + chunk] for row in contexts]
+            for place in range(0, max(map(len, contexts)), chunk)
+        ]
+        for name, (config, how) in systems.items():
+            stream = model.with_memory(config).stream(len(some))
+            if how == "finch":
+                finch(stream, blocks, asked)
+            elif how == "kvzip":
+                kvzip(stream, blocks)
+            else:
+                for block in blocks:
+                    stream.feed(block)
+                    if how == "question":
+                        stream.probe(asked)
+            stream.feed(asked)
+            gold = [q.gold for q in some]
+            writer = stream.writer(max(map(len, gold)))
+            results[name].append(log_likelihood(*writer, gold))
+    return {name: np.concatenate(parts) for name, parts in results.items()}
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--backend", default="torch")
+    parser.add_argument("--limit", type=int, default=40)
+    given = parser.parse_args()
+    found = measured(at.load(given.model, backend=given.backend), limit=given.limit)
+    base = found["attendre-causal"]
+    for name, values in found.items():
+        gain = difference(values, base)
+        print(f"{name:34} {values.mean():7.3f}  {gain.value:+.3f} [{gain.low:+.3f}, {gain.high:+.3f}]")
+
+
+if __name__ == "__main__":
+    main()
