@@ -11,6 +11,7 @@ from attendre_core.errors import LibraryMixError as LibraryMixError
 from attendre_core.errors import NonFiniteError as NonFiniteError
 from attendre_core.errors import ShapeError as ShapeError
 from attendre_core.errors import StateError as StateError
+from attendre_core.joint import Beside as Beside
 from attendre_core.layer import AttendreLayer as AttendreLayer
 from attendre_core.layer import Block as Block
 from attendre_core.layer import Chunk as Chunk

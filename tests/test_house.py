@@ -28,6 +28,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("eager", "numba_kernels"),
     ("builtin_backends", "conversion"),
     ("policies", "positions"),
+    ("joint",),
     ("memory",),
     ("layer",),
     ("presets",),

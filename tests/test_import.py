@@ -139,6 +139,7 @@ PUBLIC = [
     "AttendreLayer",
     "Attention",
     "AttentionSink",
+    "Beside",
     "Block",
     "Chat",
     "CheckpointError",

@@ -63,15 +63,15 @@ LAYER_MUTANTS = (
     Mutant(
         "queries attend before the new chunk is inserted",
         LAYER,
-        "kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)",
-        "_, output = self._attend(state.kv, waiting, encoding_params, policy_params, record)",
+        "kv, output = self._attend(kv, waiting, encoding_params,",
+        "_, output = self._attend(state.kv, waiting, encoding_params,",
         "layer/test_oracle.py::test_layer_equals_oracle[first-in]",
     ),
     Mutant(
         "scores of queries are not given to the queue",
         LAYER,
-        "score=chunk.query_score,",
-        "score=None,",
+        "score=chunk.query_score",
+        "score=None",
         "layer/test_oracle.py::test_layer_equals_oracle[lra]",
     ),
     Mutant(
@@ -84,8 +84,8 @@ LAYER_MUTANTS = (
     Mutant(
         "documents are ignored",
         LAYER,
-        "            document=document,\n        )\n        valid = _flags(",
-        "            document=None,\n        )\n        valid = _flags(",
+        "document=document, beside=beside",
+        "document=None, beside=beside",
         "layer/test_attention.py::test_documents_are_read_as_if_each_were_alone",
     ),
     Mutant(
