@@ -30,7 +30,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("policies", "positions"),
     ("joint",),
     ("memory",),
-    ("layer",),
+    ("probes",),
+    ("layer", "traces"),
     ("presets",),
     ("modules",),
     ("zoo",),
@@ -51,7 +52,6 @@ PUBLISHED = (CORE / "policies" / "published", CORE / "positions" / "published")
 #: Files of these rooms that may read values, and why.
 READERS = {
     "memory/report.py": "says in numbers what a memory holds, for people; not part of a step",
-    "layer/trace.py": "exports what was traced, for people; not part of a step",
 }
 
 

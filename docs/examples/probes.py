@@ -85,23 +85,22 @@ def read_in_order(model: at.Model, documents: Sequence[Any], order: Sequence[int
 
 
 def measured(
-    model: at.Model, *, size: int = 128, chunk: int = 64, limit: int = 40, batch: int = 10
+    model: at.Model, *, size: int = 64, chunk: int = 32, limit: int = 20, keys: int = 16
 ) -> dict[str, np.ndarray]:
-    """Return the log-likelihood of answers about one of forty codes, (questions,) by system."""
-    task = MultiKey(limit=limit, question="last")
+    """Return the log-likelihood of answers about one of several codes, (questions,) by system."""
+    task = MultiKey(limit=limit, keys=keys, question="last")
     questions = list(task.questions(model))
     plain = at.preset("attendre-causal", size, chunk=chunk)
     systems = {
         "attendre-causal": (plain, "none"),
         "attendre-causal, question probed": (replace(plain, adapt=False), "question"),
-        "reading scores, per head": (replace(memory(size, chunk), policy=at.H2O()), "none"),
         "Finch": (memory(size, chunk), "finch"),
         "KVzip": (memory(size, chunk), "kvzip"),
         "everything": (None, "none"),
     }
     results: dict[str, list[np.ndarray]] = {name: [] for name in systems}
-    for start in range(0, len(questions), batch):
-        some = questions[start : start + batch]
+    for start in range(0, len(questions), 10):
+        some = questions[start : start + 10]
         contexts = [q.tokens[: q.context] for q in some]
         asked = [q.tokens[q.context :] for q in some]
         blocks = [
@@ -131,7 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--backend", default="torch")
-    parser.add_argument("--limit", type=int, default=40)
+    parser.add_argument("--limit", type=int, default=20)
     given = parser.parse_args()
     found = measured(at.load(given.model, backend=given.backend), limit=given.limit)
     base = found["attendre-causal"]
