@@ -13,6 +13,7 @@ from attendre_core.joint.beside import Beside
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.positions.base import Encoding
+from attendre_core.positions.in_cache import InCache
 
 __all__ = ["ProbedLayer", "ProbedStack", "probe_block"]
 
@@ -85,6 +86,11 @@ class ProbedLayer:
         where, kv = "AttendreLayer.probe", state.kv  # type: ignore[attr-defined]
         if (key is None) != (value is None):
             raise ConfigError(f"{where}: give keys and values of the probe's tokens, or neither.")
+        if key is not None and isinstance(self.encoding, InCache):
+            raise ConfigError(
+                f"{where}: in-cache positions count what is stored, and the probe's own tokens are "
+                "not. Use the model's positions, or probe with queries alone."
+            )
         if position is None:
             position = checks.numbered(kv.clock, valid, query)
         memory = self.kv_memory
