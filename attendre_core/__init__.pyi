@@ -69,6 +69,7 @@ from attendre_core.positions import YaRN as YaRN
 from attendre_core.presets import PRESETS as PRESETS
 from attendre_core.presets import MemoryConfig as MemoryConfig
 from attendre_core.presets import preset as preset
+from attendre_core.stores import Store as Store
 from attendre_core.zoo import Answer as Answer
 from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model

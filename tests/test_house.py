@@ -32,6 +32,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     ("probes",),
     ("layer", "traces"),
+    ("stores",),
     ("presets",),
     ("modules",),
     ("zoo",),
@@ -224,7 +225,7 @@ def _makes_array(node: ast.AST) -> bool:
     return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
-@pytest.mark.parametrize("room", PAPER)
+@pytest.mark.parametrize("room", [*PAPER, "probes"])
 def test_no_value_is_read_in_the_rooms_of_the_paper(room: str) -> None:
     wrong = [
         f"{name}, {place}"
@@ -270,6 +271,17 @@ def test_the_paper_can_be_read_in_one_sitting() -> None:
     assert not long, f"files of more than 300 lines: {long}"
     median = statistics.median(count.values())
     assert median <= 110, f"the median file has {median} lines of code"
+
+
+#: Rooms beside the paper, and the most lines of code that each may have.
+BESIDE = {"probes": 140, "stores": 330}
+
+
+@pytest.mark.parametrize("room", BESIDE)
+def test_rooms_beside_the_paper_are_small(room: str) -> None:
+    count = {file.name: code_lines(file) for file in files_of(CORE / room)}
+    assert sum(count.values()) <= BESIDE[room], count
+    assert all(len(file.read_text().splitlines()) <= 300 for file in files_of(CORE / room))
 
 
 def test_a_published_rule_fits_on_a_page() -> None:

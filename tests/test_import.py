@@ -193,6 +193,7 @@ PUBLIC = [
     "SnapKV",
     "Stack",
     "StateError",
+    "Store",
     "Stored",
     "Stream",
     "T5Bias",

@@ -7,6 +7,7 @@ from mutant import Mutant
 BLOCK = "attendre_core/layer/block.py"
 DECODING = "attendre_core/layer/decoding.py"
 ENCODER_OUTPUT = "attendre_core/memory/encoder_output.py"
+PROBING = "attendre_core/probes/probing.py"
 LAYER = "attendre_core/layer/attendre.py"
 QUEUE = "attendre_core/memory/queue.py"
 SPEC = "attendre_core/layer/spec.py"
@@ -143,8 +144,8 @@ LAYER_MUTANTS = (
     Mutant(
         "top-K cross-attention reads what is not valid",
         ENCODER_OUTPUT,
-        "used = select_top_k(logits, allowed, top_k, numbers(slots, key))",
-        "used = select_top_k(logits, allowed | ~allowed, top_k, numbers(slots, key))",
+        "select_top_k(logits, allowed, top_k, numbers(slots, key))",
+        "select_top_k(logits, allowed | ~allowed, top_k, numbers(slots, key))",
         "memory/test_encoder_output.py::test_top_k_cross_attention_reads_the_best_valid",
     ),
     Mutant(
@@ -153,6 +154,35 @@ LAYER_MUTANTS = (
         "xp.where(known & state.valid, score, state.score)",
         "xp.where(state.valid, score, state.score)",
         "memory/test_encoder_output.py::test_scores_are_borrowed_from_the_last_layer",
+    ),
+    # probes
+    Mutant(
+        "probe: the stream's latest query moves on",
+        PROBING,
+        "kv = kv._replace(score=seen.score, observed=seen.observed)",
+        "kv = seen",
+        "layer/test_probes.py::test_a_probe_changes_scores_alone",
+    ),
+    Mutant(
+        "probe: the probe's own tokens do not see each other",
+        PROBING,
+        "kv, query, position, valid, self.top_k, self.causal, encoding=self.encoding,",
+        "kv, query, position, valid, self.top_k, True, encoding=self.encoding,",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
+    ),
+    Mutant(
+        "probe: scores come from the memory alone, without the probe's own tokens",
+        PROBING,
+        "beside=beside,",
+        "beside=None,",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
+    ),
+    Mutant(
+        "probe: nothing is scored",
+        PROBING,
+        "kv = kv._replace(score=seen.score, observed=seen.observed)",
+        "kv = kv._replace(observed=seen.observed)",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
     ),
     # trace
     Mutant(

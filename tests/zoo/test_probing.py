@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,10 @@ def example():
 
 def tokens(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(1, 60, count).tolist()
+
+
+def joined(rows: Iterable[list[int]]) -> list[int]:
+    return [token for row in rows for token in row]
 
 
 def causal_model(memory: Any, library: str = "numpy") -> at.Model:
@@ -137,7 +142,7 @@ def test_kvzip_scores_by_the_largest_weight_of_a_replay(library: str, example) -
     plain, part = causal_model(None), model.reading_part
     want = [np.zeros((part.kv_heads, 16)) for _ in range(part.layers)]
     for number in (1, 2):
-        read = sum(blocks[:number], [])
+        read = joined(blocks[:number])
         for layer, weights in enumerate(
             dense_weights(plain, [*read, *prompt, *blocks[number - 1]])
         ):
@@ -194,7 +199,7 @@ def test_attention_by_document_is_the_sum_of_its_weights(library: str) -> None:
     stream.probe(question)
     before = scores(stream, 18)
     shares = stream.attention_by("document")
-    weights = np.stack(dense_weights(causal_model(None), [*sum(documents, []), *question]))
+    weights = np.stack(dense_weights(causal_model(None), [*joined(documents), *question]))
     mean = weights[:, :, 18:].mean(axis=(0, 1, 2))
     want = {"a": mean[:7].sum(), "b": mean[7:12].sum(), "c": mean[12:18].sum()}
     assert shares == pytest.approx(want, rel=1e-3)
@@ -236,11 +241,11 @@ def test_attention_sorting_reads_the_most_attended_last(example) -> None:
     documents, question = [tokens(8, n) for n in range(4)], tokens(4, 9)
     model = causal_model(LARGE)
     stream, order = example.attention_sorting(model, documents, question, rounds=1)
-    mean = np.stack(dense_weights(causal_model(None), [*sum(documents, []), *question]))
+    mean = np.stack(dense_weights(causal_model(None), [*joined(documents), *question]))
     mean = mean[:, :, 32:, :32].mean(axis=(0, 1, 2)).reshape(4, 8).sum(axis=1)
     assert order == np.argsort(mean).tolist()
     want = model.stream()
-    want.feed(sum((documents[n] for n in order), []))
+    want.feed(joined(documents[n] for n in order))
     np.testing.assert_allclose(stream.next_logits(), want.next_logits(), rtol=1e-5, atol=1e-5)
 
 
