@@ -17,11 +17,21 @@ import numpy as np
 
 import attendre_core as at
 from attendre_core.backend import Array, namespace_of
-from attendre_core.evaluation import difference
+from attendre_core.evaluation import difference, load_tiny, share
+from attendre_core.evaluation.tasks import LookAhead
 from attendre_core.evaluation.tasks.answering import log_likelihood
 from attendre_core.evaluation.tasks.multi_key import MultiKey
 
-__all__ = ["ByProbes", "ReplayMax", "attention_sorting", "finch", "kvzip", "measured", "memory"]
+__all__ = [
+    "ByProbes",
+    "ReplayMax",
+    "attention_sorting",
+    "finch",
+    "kvzip",
+    "measured",
+    "memory",
+    "outputs_kept",
+]
 
 REPEAT = "\n\nRepeat the previous context exactly.\n"
 
@@ -132,14 +142,40 @@ def measured(
     return {name: np.concatenate(parts) for name, parts in results.items()}
 
 
+def outputs_kept(share_kept: float = 0.1, count: int = 100) -> np.ndarray:
+    """Return whether the answer's own token is among the encoder outputs kept, (documents,).
+
+    A tiny encoder-decoder reads documents in which one of many records answers a question; after
+    its first token it keeps a share of the outputs (Berchansky et al., 2023).
+    """
+    model = load_tiny("encoder-decoder", "MT:512")
+    right = []
+    for document in LookAhead(answers="single").documents(seed=0, count=count, chunks=(8, 16)):
+        stream = model.stream()
+        stream.feed(document.tokens.tolist())
+        encoded, _ = stream.encoded()
+        key, _ = model.writing_part.cross_project(model.params["decoder"]["layers"][0], encoded)
+        (place,) = np.nonzero(document.tokens == document.answer)[0]
+        own = key[0, key.shape[1] - len(document.tokens) + place]
+        stream.keep_encoder_outputs(share_kept)
+        writer, _ = stream.writer(1)
+        kept, _, valid = writer.blocks[0].cross
+        right.append(bool((kept[0][valid[0]] == own).all(axis=(1, 2)).any()))
+    return np.asarray(right)
+
+
 def main() -> None:
-    """Print a table."""
+    """Print records, one per line."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
+    parser.add_argument("--model", help="a checkpoint that answers questions")
     parser.add_argument("--backend", default="torch")
     parser.add_argument("--limit", type=int, default=20)
     parser.add_argument("--only", nargs="*", default=())
     given = parser.parse_args()
+    kept = share(outputs_kept())
+    print(json.dumps({"system": "encoder outputs", "kept": [round(x, 3) for x in kept]}))
+    if given.model is None:
+        return
     model = at.load(given.model, backend=given.backend)
     found = measured(model, limit=given.limit, only=given.only)
     base = found["attendre-causal"]
