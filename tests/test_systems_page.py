@@ -13,6 +13,8 @@ import attendre_core as at
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
+#: The sign of negative numbers on the page.
+MINUS = "\N{MINUS SIGN}"
 ROWS = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("| "))]
     for line in PAGE.splitlines()
@@ -75,6 +77,6 @@ def test_figures_are_those_of_the_record(record: dict[str, float]) -> None:
     text = f"{record['value']:.3f}"
     if record["low"] is not None:
         signed = "+" if "gain" in str(record["measure"]) else ""
-        low, high = (f"{record[end]:{signed}.3f}".replace("-", "−") for end in ("low", "high"))
-        text = f"{record['value']:{signed}.3f} [{low}, {high}]"
+        low, high = (f"{record[end]:{signed}.3f}".replace("-", MINUS) for end in ("low", "high"))
+        text = f"{record['value']:{signed}.3f} [{low}, {high}]".replace("-", MINUS)
     assert text in PAGE, f"{text} is not on the page"
