@@ -65,11 +65,12 @@ def cross_attention(
     key = xp.permute_dims(key, (0, 2, 1, 3))
     value = xp.permute_dims(value, (0, 2, 1, 3))
     allowed = valid[:, None, None, None, :]
-    every = top_k is None or top_k >= slots
-    if every and not weights:
+    if (top_k is None or top_k >= slots) and not weights:
         return ungrouped(attention(rows, key, value, allowed))
     logits = logits_of(rows, key)
-    used = allowed if every else select_top_k(logits, allowed, top_k, numbers(slots, key))
+    used = allowed
+    if top_k is not None and top_k < slots:
+        used = select_top_k(logits, allowed, top_k, numbers(slots, key))
     shares = masked_softmax(logits, used)
     output = ungrouped(mix(shares, value))
     return (output, ungrouped(shares)) if weights else output

@@ -128,8 +128,9 @@ def probe_block(
     """
     x, position, valid = flow
     params = getattr(block, "encoding_params", None)
+    query, key, value = block.project(x, position)
     state, attended = layer.probe(
-        state, *block.project(x, position), position, valid, encoding_params=params, policy=policy
+        state, query, key, value, position, valid, encoding_params=params, policy=policy
     )
     return state, block.finish(attended, x)
 

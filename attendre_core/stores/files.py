@@ -114,7 +114,8 @@ def map_arrays(path: str | Path, *, verify: bool = True) -> tuple[dict[str, Any]
         raise _refused(path, "has a header that cannot be read") from error
     if not ours or not whole or not isinstance(notes, dict) or not isinstance(sums, dict):
         raise _refused(path, "is no store, or its header does not have its checksum")
-    arrays, start = {}, 0
+    arrays: dict[str, Any] = {}
+    start = 0
     for name, entry in header.items():
         kind, shape, start = _described(path, name, entry, start, size - 8 - length)
         begin = 8 + length + start - math.prod(shape) * kind.itemsize

@@ -187,8 +187,8 @@ class Store:
                 f"Store.search: top_k is {top_k}, expected 1 to {self.chunks} chunks."
             )
         flat = rows.reshape(-1, rows.shape[-1])
-        best = np.zeros((len(flat), 0), dtype=np.float32)
-        index = np.zeros((len(flat), 0), dtype=np.int64)
+        best: Any = np.zeros((len(flat), 0), dtype=np.float32)
+        index: Any = np.zeros((len(flat), 0), dtype=np.int64)
         for first in range(0, self.chunks, _ROWS):
             some = np.asarray(keys[first : first + _ROWS], dtype=np.float32)
             best = np.concatenate([best, flat @ some.T], axis=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of, numbers
@@ -14,6 +14,7 @@ from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.memory.encoder_output import cross_attention
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.slots import gather_slots
+from attendre_core.zoo.architectures.base import Cross
 from attendre_core.zoo.blocks import ModelBlock
 
 __all__ = ["KeepOutputs"]
@@ -61,7 +62,7 @@ class KeepOutputs:
             have one.
         """
         weights = self.weights(layers, states, blocks, x, at, real)
-        key, _, valid = blocks[0].cross or (None, None, None)
+        key, _, valid = cast(Cross, blocks[0].cross)
         xp = backend_of(key).xp
         # How many a row keeps depends on how many it has; the arrays are as long as the longest.
         held = count_true(valid, axis=1)

@@ -86,8 +86,10 @@ def test_a_probe_attends_like_tokens_that_are_read(backend: Any, data: st.DataOb
 
     Specification, law-probe.
     """
-    choices = (at.RoPE(), at.NoPosition(), at.LMInfinite(3), at.T5Bias(8, 16), at.ALiBi())
-    choices = (*choices, at.TransformerXLPositions(4))
+    choices = (
+        at.RoPE(), at.NoPosition(), at.LMInfinite(3), at.T5Bias(8, 16), at.ALiBi(),
+        at.TransformerXLPositions(4),
+    )  # fmt: skip
     encoding, causal, present = data.draw(
         mixtures(backend, choices, (True, False), ("compete", "visible")),
         label="encoding, causal, present",
