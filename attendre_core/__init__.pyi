@@ -11,6 +11,7 @@ from attendre_core.errors import LibraryMixError as LibraryMixError
 from attendre_core.errors import NonFiniteError as NonFiniteError
 from attendre_core.errors import ShapeError as ShapeError
 from attendre_core.errors import StateError as StateError
+from attendre_core.joint import Beside as Beside
 from attendre_core.layer import AttendreLayer as AttendreLayer
 from attendre_core.layer import Block as Block
 from attendre_core.layer import Chunk as Chunk
@@ -63,11 +64,13 @@ from attendre_core.positions import LMInfinite as LMInfinite
 from attendre_core.positions import NoPosition as NoPosition
 from attendre_core.positions import RoPE as RoPE
 from attendre_core.positions import T5Bias as T5Bias
+from attendre_core.positions import TransformerXLPositions as TransformerXLPositions
 from attendre_core.positions import Window as Window
 from attendre_core.positions import YaRN as YaRN
 from attendre_core.presets import PRESETS as PRESETS
 from attendre_core.presets import MemoryConfig as MemoryConfig
 from attendre_core.presets import preset as preset
+from attendre_core.stores import Store as Store
 from attendre_core.zoo import Answer as Answer
 from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model

@@ -8,7 +8,7 @@ from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
-from attendre_core.positions import Encoding, T5Bias
+from attendre_core.positions import Encoding, T5Bias, TransformerXLPositions
 from attendre_core.presets import MemoryConfig, preset
 
 __all__ = ["head_sizes", "layer_of", "table_shape"]
@@ -89,7 +89,9 @@ def layer_of(
     return AttendreLayer(memory, q_memory, top_k, causal, encoding)
 
 
-def table_shape(encoding: Encoding, heads: int) -> tuple[int, int] | None:
-    """Return the shape of an encoding's learned table; None if it has none."""
+def table_shape(encoding: Encoding, heads: int, head_dim: int) -> tuple[int, ...] | None:
+    """Return the shape of an encoding's learned table, heads second; None if it has none."""
     inner = getattr(encoding, "inner", encoding)
+    if isinstance(inner, TransformerXLPositions):
+        return inner.shape(heads, head_dim)
     return (inner.buckets, heads) if isinstance(inner, T5Bias) else None

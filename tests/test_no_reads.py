@@ -10,6 +10,7 @@ import pytest
 import attendre_core as at
 from attendre_conformance import no_reads
 from attendre_conformance.policies.subjects import PARAMS, SHIPPED
+from attendre_core.modules import table_shape
 
 B, S, M, H, G, D = 2, 3, 6, 4, 2, 4
 
@@ -28,6 +29,7 @@ ENCODINGS: dict[str, Any] = {
     "interleaved": at.RoPE(interleaved=True, scaling=at.YaRN(4.0, 64)),
     "lm-infinite": at.LMInfinite(2),
     "t5": at.T5Bias(8, 16),
+    "transformer-xl": at.TransformerXLPositions(4),
     "alibi": at.ALiBi(),
     "in-cache": at.InCache(at.LMInfinite(2)),
     "learned": at.LearnedPositions(4),
@@ -52,9 +54,8 @@ def chunk_arrays(seed: int) -> tuple[Any, ...]:
 def table(found: Any, encoding: Any) -> Any:
     """Return the learned arrays of a scheme."""
     inner = getattr(encoding, "inner", encoding)
-    if not isinstance(inner, at.T5Bias):
-        return None
-    return found.from_numpy(np.ones((inner.buckets, H), dtype=np.float32))
+    shape = table_shape(inner, H, D)
+    return None if shape is None else found.from_numpy(np.ones(shape, dtype=np.float32))
 
 
 @pytest.mark.parametrize("options", OPTIONS)

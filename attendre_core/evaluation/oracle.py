@@ -210,9 +210,8 @@ class FullRead:
             )
             # The output of the attention is known, so only the policy's view is computed.
             reading = read(
-                "oracle", state, query, position, valid, scale=memory.scale, causal=True,
-                top_k=None, passes=None, encoding=layer.encoding,
-                encoding_params=block.encoding_params, policy_params=params, document=None,
+                "oracle", state, memory.scale, None, None, query, position, valid, True,
+                layer.encoding, block.encoding_params, params,
             )  # fmt: skip
             state = observe("oracle", memory.policy, state, reading.attention)
         return kept

@@ -20,12 +20,14 @@ from typing import Any, NamedTuple
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ChunkTooLongWarning, StateError
+from attendre_core.joint.beside import Beside
 from attendre_core.layer.decoding import decoding
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.spec import LayerSpec
 from attendre_core.layer.trace import StepTrace, trace_step
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
+from attendre_core.probes.probing import ProbedLayer
 from attendre_core.tree import tree_map
 
 __all__ = ["AttendreLayer"]
@@ -40,7 +42,7 @@ class _Waiting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class AttendreLayer(LayerSpec):
+class AttendreLayer(ProbedLayer, LayerSpec):
     """Attention over a memory of fixed size, with queries that wait for their future.
 
     Parameters
@@ -134,29 +136,26 @@ class AttendreLayer(LayerSpec):
             record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         else:
             kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
-        kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)
+        kv, output = self._attend(kv, waiting, encoding_params, policy_params, chunk.beside, record)
         return LayerState(kv, queue), output
 
     def flush(
-        self, state: LayerState, *, encoding_params: Any = None, policy_params: Any = None
-    ) -> tuple[LayerState, LayerOutput]:
+        self, state: LayerState, *,
+        encoding_params: Any = None, policy_params: Any = None, beside: Beside | None = None,
+    ) -> tuple[LayerState, LayerOutput]:  # fmt: skip
         """Let all waiting queries attend in one extra step: the last N positions, in order.
 
         Rows with fewer than N waiting queries start with invalid outputs. Without a Q memory
-        no query waits, and the output is empty.
+        no query waits, and the output is empty. ``beside`` is that of a `Chunk`.
         """
         self._check_state("AttendreLayer.flush", state)
-        state, outputs = self.empty_queue(state, max(self.delay, 1), encoding_params, policy_params)
-        return state, self._joined(state, outputs)
+        given = (encoding_params, policy_params, beside)
+        return self._joined(*self.empty_queue(state, max(self.delay, 1), *given))
 
     def drain(
-        self,
-        state: LayerState,
-        chunk_length: int,
-        *,
-        encoding_params: Any = None,
-        policy_params: Any = None,
-    ) -> tuple[LayerState, LayerOutput]:
+        self, state: LayerState, chunk_length: int, *,
+        encoding_params: Any = None, policy_params: Any = None, beside: Beside | None = None,
+    ) -> tuple[LayerState, LayerOutput]:  # fmt: skip
         """Like `flush`, but ``chunk_length`` queries at a time, which takes less memory.
 
         Nothing enters the K/V memory in the meantime.
@@ -166,8 +165,8 @@ class AttendreLayer(LayerSpec):
             hint="The chunk length of the stream is a good choice.",
         )  # fmt: skip
         self._check_state("AttendreLayer.drain", state)
-        state, outputs = self.empty_queue(state, chunk_length, encoding_params, policy_params)
-        return state, self._joined(state, outputs)
+        given = (encoding_params, policy_params, beside)
+        return self._joined(*self.empty_queue(state, chunk_length, *given))
 
     def decoding(
         self, state: LayerState, room: int | None = None, *, policy_params: Any = None
@@ -217,45 +216,27 @@ class AttendreLayer(LayerSpec):
         if self.q_memory is None or state.queue is None:
             return None, _Waiting(data, chunk.position, chunk.valid)
         queue, out = self.q_memory.insert(
-            state.queue,
-            data,
-            chunk.position,
-            chunk.valid,
-            score=chunk.query_score,
+            state.queue, data, chunk.position, chunk.valid, score=chunk.query_score
         )
         return queue, _Waiting(*out)
 
     def _attend(
-        self,
-        kv: KeyValueState,
-        waiting: _Waiting,
-        encoding_params: Any,
-        policy_params: Any,
-        record: StepTrace | None,
-    ) -> tuple[KeyValueState, LayerOutput]:
+        self, kv: KeyValueState, waiting: _Waiting, encoding_params: Any, policy_params: Any,
+        beside: Beside | None, record: StepTrace | None,
+    ) -> tuple[KeyValueState, LayerOutput]:  # fmt: skip
         query, carry, document, metadata = waiting.data
         kv, value = self.kv_memory.attend(
-            kv,
-            query,
-            waiting.position,
-            waiting.valid,
-            self.top_k,
-            self.causal,
-            encoding=self.encoding,
-            encoding_params=encoding_params,
-            policy_params=policy_params,
-            document=document,
-        )
+            kv, query, waiting.position, waiting.valid, self.top_k, self.causal,
+            encoding=self.encoding, encoding_params=encoding_params, policy_params=policy_params,
+            document=document, beside=beside,
+        )  # fmt: skip
         valid = _flags(waiting.position, waiting.valid)
         return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 
     def empty_queue(
-        self,
-        state: LayerState,
-        length: int,
-        encoding_params: Any = None,
-        policy_params: Any = None,
-    ) -> tuple[LayerState, list[LayerOutput]]:
+        self, state: LayerState, length: int,
+        encoding_params: Any = None, policy_params: Any = None, beside: Beside | None = None,
+    ) -> tuple[LayerState, list[LayerOutput]]:  # fmt: skip
         """Let the waiting queries attend, ``length`` at a time; return one output per part."""
         if self.q_memory is None or state.queue is None:
             return state, []
@@ -268,21 +249,23 @@ class AttendreLayer(LayerSpec):
                 return leaf[:, part, ...]
 
             waiting: _Waiting = tree_map(cut, _Waiting(*rest))
-            kv, output = self._attend(kv, waiting, encoding_params, policy_params, None)
+            kv, output = self._attend(kv, waiting, encoding_params, policy_params, beside, None)
             outputs.append(output)
         xp = backend_of(kv.key).xp
         emptied = self.q_memory.reset(state.queue, xp.ones_like(kv.clock) > 0)
         return LayerState(kv, emptied._replace(clock=state.queue.clock)), outputs
 
-    def _joined(self, state: LayerState, outputs: list[LayerOutput]) -> LayerOutput:
+    def _joined(
+        self, state: LayerState, outputs: list[LayerOutput]
+    ) -> tuple[LayerState, LayerOutput]:
         if not outputs:
-            return self._nothing(state)
+            return state, self._nothing(state)
         xp = backend_of(state.kv.key).xp
         joined: LayerOutput = tree_map(
             lambda *parts: parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=1),
             *outputs,
         )
-        return joined
+        return state, joined
 
     def _nothing(self, state: LayerState) -> LayerOutput:
         """Return the empty output of a layer in which no query waits."""

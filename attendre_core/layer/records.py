@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from attendre_core.backend import Array
+from attendre_core.joint.beside import Beside
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
@@ -33,6 +34,8 @@ class Chunk(NamedTuple):
         Any nested arrays (batch, seq, ...), which come out with their query; or None.
     query_score
         (batch, seq): scores for a Q memory whose policy ranks by score; or None.
+    beside
+        Entries that the queries of this step attend to together with the K/V memory; or None.
     """
 
     query: Array
@@ -44,6 +47,7 @@ class Chunk(NamedTuple):
     document: Array | None = None
     metadata: Any = None
     query_score: Array | None = None
+    beside: Beside | None = None
 
 
 class LayerOutput(NamedTuple):

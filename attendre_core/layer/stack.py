@@ -27,6 +27,7 @@ from attendre_core.layer.records import LayerState
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.spec import CHUNK
 from attendre_core.ops.counting import running_count
+from attendre_core.probes.probing import ProbedStack
 
 __all__ = ["Stack", "StackOutput"]
 
@@ -52,7 +53,7 @@ def _called(function: Callable[..., Any], *arguments: Any, **settings: Any) -> A
 
 
 @dataclass(frozen=True)
-class Stack:
+class Stack(ProbedStack):
     """Layers on top of each other; N, M, K, policy and encoding may differ between them.
 
     Parameters

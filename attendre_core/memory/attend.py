@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers, wide
 from attendre_core.errors import ConfigError, ShapeError
+from attendre_core.joint.beside import Beside, join
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.view import Attention
@@ -46,7 +47,8 @@ class Reading(NamedTuple):
             logits = xp.sum(term.query[..., None, :] * key, axis=-1, dtype=key.dtype)
         weights = ops.masked_softmax(logits, allowed, self.pairs.sink)
         value = wide(_gathered(self.value, index))
-        return self._public(xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype))
+        output = xp.sum(weights[..., None] * value, axis=-2, dtype=value.dtype)
+        return self._public(self.attention.with_others(output))
 
     def _public(self, output: Array) -> Array:
         xp = namespace_of(output)
@@ -58,21 +60,11 @@ class Reading(NamedTuple):
 
 
 def read(
-    where: str,
-    state: KeyValueState,
-    query: Array,
-    position: Array | None,
-    valid: Array | None,
-    *,
-    scale: float | None,
-    causal: bool,
-    top_k: int | None,
-    passes: int | None,
-    encoding: Encoding | None,
-    encoding_params: Any,
-    policy_params: Any,
-    document: Array | None,
-) -> Reading:
+    where: str, state: KeyValueState, scale: float | None, top_k: int | None, passes: int | None,
+    query: Array, position: Array | None, valid: Array | None, causal: bool,
+    encoding: Encoding | None = None, encoding_params: Any = None, policy_params: Any = None,
+    document: Array | None = None, beside: Beside | None = None,
+) -> Reading:  # fmt: skip
     """Check the queries and pair them with the stored entries."""
     batch, heads, _, dim = state.key.shape
     checks.query_heads(where, query, batch, heads, dim)
@@ -97,7 +89,8 @@ def read(
     rows = ops.fill(rows, unusable[:, None, None, :, None], 0.0)
     key_position, key_valid = _by_head(state.position), _by_head(state.valid)
     places = places_of(position, usable, key_position, key_valid)
-    encoded = (encoding or Encoding()).encode(rows, state.key, places, encoding_params)
+    encoding = encoding or Encoding()
+    encoded = encoding.encode(rows, state.key, places, encoding_params)
     documents = _documents(where, document, state.aux, (batch, count))
     near = encoded.near
     if documents is not None:
@@ -108,11 +101,15 @@ def read(
         encoded.terms, encoded.places.query, encoded.places.key, encoded.bias, near, causal, {},
         encoded.limit, encoded.sink, scale, documents,
     )  # fmt: skip
+    value, others = state.value, None
+    if beside is not None:
+        joint = (beside, rows, pairs, value, places, encoding, encoding_params)
+        pairs, value, others = join(where, *joint)
     attention = Attention(
-        pairs, state.value, position, Stored(*state[:10], state.policy_state, policy_params),
-        state.latest_query, lambda: rows / scale, top_k, passes,
+        pairs, value, position, Stored(*state[:10], state.policy_state, policy_params),
+        state.latest_query, lambda: rows / scale, top_k, passes, others=others,
     )  # fmt: skip
-    return Reading(attention, pairs, state.value, unusable, broken, query.dtype)
+    return Reading(attention, pairs, value, unusable, broken, query.dtype)
 
 
 def places_of(position: Array, valid: Array, key_position: Array, key_valid: Array) -> Places:

@@ -19,14 +19,9 @@ __all__ = ["EncoderOutputMemory", "cross_attention"]
 
 
 def cross_attention(
-    query: Array,
-    key: Array,
-    value: Array,
-    valid: Array,
-    *,
-    top_k: int | None = None,
-    scale: float | None = None,
-) -> Array:
+    query: Array, key: Array, value: Array, valid: Array, *,
+    top_k: int | None = None, scale: float | None = None, weights: bool = False,
+) -> Any:  # fmt: skip
     """Cross-attend to all valid entries, without positions.
 
     Parameters
@@ -41,11 +36,15 @@ def cross_attention(
         Attend only to the K best of each query and head (Unlimiformer); None = all.
     scale
         Multiplies the logits; None is 1/sqrt(head_dim).
+    weights
+        Return the weights too.
 
     Returns
     -------
-    array
+    output
         (batch, queries, heads, value_dim); zeros in a row without valid entries.
+    weights
+        (batch, queries, heads, slots), if they were asked for.
 
     Examples
     --------
@@ -66,11 +65,15 @@ def cross_attention(
     key = xp.permute_dims(key, (0, 2, 1, 3))
     value = xp.permute_dims(value, (0, 2, 1, 3))
     allowed = valid[:, None, None, None, :]
-    if top_k is None or top_k >= slots:
+    if (top_k is None or top_k >= slots) and not weights:
         return ungrouped(attention(rows, key, value, allowed))
     logits = logits_of(rows, key)
-    used = select_top_k(logits, allowed, top_k, numbers(slots, key))
-    return ungrouped(mix(masked_softmax(logits, used), value))
+    used = allowed
+    if top_k is not None and top_k < slots:
+        used = select_top_k(logits, allowed, top_k, numbers(slots, key))
+    shares = masked_softmax(logits, used)
+    output = ungrouped(mix(shares, value))
+    return (output, ungrouped(shares)) if weights else output
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from typing import Any
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
 from attendre_core.errors import ConfigError
+from attendre_core.joint.beside import Beside
 from attendre_core.memory.admission import Exchange, arriving, carry_out, compete, hand_back
 from attendre_core.memory.arrivals import Arrivals
 from attendre_core.memory.attend import Reading, gather_top_k, observe, read
@@ -173,6 +174,7 @@ class KeyValueMemory(KeyValueStates):
         encoding_params: Any = None,
         policy_params: Any = None,
         document: Array | None = None,
+        beside: Beside | None = None,
     ) -> tuple[KeyValueState, Array]:
         """Attend to the stored entries and update their scores.
 
@@ -194,6 +196,8 @@ class KeyValueMemory(KeyValueStates):
             Arrays that the policy needs, if any.
         document
             int32, (batch, queries): attend only to entries with the same ``aux["document"]``.
+        beside
+            Further entries that take part in the softmax; see `Beside`.
 
         Returns
         -------
@@ -203,14 +207,14 @@ class KeyValueMemory(KeyValueStates):
             (batch, queries, heads, value_dim); zeros where there is nothing to attend to.
         """
         where = "KeyValueMemory.attend"
-        given = (query, position, valid, causal, encoding, encoding_params, policy_params, document)
+        given = (query, position, valid, causal, encoding, encoding_params, policy_params)
         if query.ndim == 4 and query.shape[1] == 0:
             checks.same_library(where, tuple(state), query)
             backend = backend_of(query)
             shape = (query.shape[0], 0, query.shape[2], state.value.shape[3])
             device = backend.device_of(query)
             return state, backend.xp.zeros(shape, dtype=query.dtype, device=device)
-        reading = self._read(where, state, top_k, *given)
+        reading = self._read(where, state, top_k, *given, document, beside)
         state = observe(where, self.policy, state, reading.attention)
         if self.retrieval == "gather" and top_k is not None and top_k < state.key.shape[2]:
             return state, reading.gathered_output(top_k)
@@ -244,8 +248,8 @@ class KeyValueMemory(KeyValueStates):
             and similarities are -inf.
         """
         where = "KeyValueMemory.retrieve"
-        given = (query, position, valid, causal, encoding, encoding_params, policy_params, document)
-        reading = self._read(where, state, top_k, *given)
+        given = (query, position, valid, causal, encoding, encoding_params, policy_params)
+        reading = self._read(where, state, top_k, *given, document)
         retrieved = gather_top_k(reading, state, top_k or state.key.shape[2])
         return observe(where, self.policy, state, reading.attention), retrieved
 
@@ -263,20 +267,10 @@ class KeyValueMemory(KeyValueStates):
         return arriving(where, self, state, *given)
 
     def _read(
-        self,
-        where: str,
-        state: KeyValueState,
-        top_k: int | None,
-        query: Array,
-        position: Array | None,
-        valid: Array | None,
-        causal: bool,
-        encoding: Encoding | None,
-        encoding_params: Any,
-        policy_params: Any,
-        document: Array | None,
+        self, where: str, state: KeyValueState, top_k: int | None, query: Array, *given: Any
     ) -> Reading:
-        checks.same_library(where, tuple(state), query, position, valid, document)
+        """Check queries; given are the other arguments of `read`, in its order."""
+        checks.same_library(where, tuple(state), query, *given[:2], *given[6:])
         checks.key_value_state(where, self, state)
         slots = state.key.shape[2]
         if top_k is not None:
@@ -286,14 +280,6 @@ class KeyValueMemory(KeyValueStates):
                     f"{where}: top_k is {top_k}, but the memory has {slots} slots. "
                     f"Use top_k=None to attend to all, or a memory of size {top_k} or more."
                 )
-        return read(
-            where, state, query, position, valid,
-            scale=self.scale,
-            causal=causal,
-            top_k=None if top_k == slots else top_k,
-            passes=self.passes if self.retrieval == "approximate" else None,
-            encoding=encoding,
-            encoding_params=encoding_params,
-            policy_params=policy_params,
-            document=document,
-        )  # fmt: skip
+        top_k = None if top_k == slots else top_k
+        passes = self.passes if self.retrieval == "approximate" else None
+        return read(where, state, self.scale, top_k, passes, query, *given)

@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from attendre_core.backend import Array, namespace_of, op, wide
 from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.dense import logits_of, masked_softmax, mix, pool_queries
+from attendre_core.ops.slots import gather_slots
 
 __all__ = [
-    "Pairs", "Term", "allowed_pairs", "attend", "grouped", "logits", "sum_logits", "ungrouped",
-    "visible_pairs",
+    "Pairs", "Term", "allowed_pairs", "attend", "grouped", "logits", "select_queries",
+    "sum_logits", "ungrouped", "visible_pairs",
 ]  # fmt: skip
 
 Rotate = Callable[[Array, Array], Array]
@@ -209,6 +210,29 @@ def visible_pairs(pairs: Pairs) -> Array:
 def allowed_pairs(pairs: Pairs) -> Array:
     """Return which pairs count: the query is valid and may attend to the entry."""
     return visible_pairs(pairs) & pairs.query_valid[:, None, None, :, None]
+
+
+def select_queries(pairs: Pairs, index: Array) -> Pairs:
+    """Return the pairs of some queries alone: ``index`` is (batch, count)."""
+    xp = namespace_of(index)
+
+    def only(array: Array | None, axis: int) -> Array | None:
+        if array is None or array.shape[axis] == 1:
+            return array
+        array = xp.broadcast_to(array, (index.shape[0], *array.shape[1:]))
+        return gather_slots(array, index, axis=axis)
+
+    return pairs._replace(
+        query_position=only(pairs.query_position, 3),
+        query_valid=only(pairs.query_valid, 1),
+        terms=tuple(x.with_query(only(x.plain_query, 3), only(x.query_at, 3)) for x in pairs.terms),
+        query_place=only(pairs.query_place, 3),
+        bias=pairs.bias if isinstance(pairs.bias, DistanceBias) else only(pairs.bias, 3),
+        near=only(pairs.near, 3),
+        memo={},
+        sink=only(pairs.sink, 3),
+        documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
+    )
 
 
 @op

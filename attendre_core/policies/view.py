@@ -7,7 +7,7 @@ from collections.abc import Callable
 from attendre_core import ops
 from attendre_core.backend import Array, backend_of, numbers, wide
 from attendre_core.errors import ConfigError
-from attendre_core.ops.pairs import Pairs, Term, visible_pairs
+from attendre_core.ops.pairs import Pairs, select_queries, visible_pairs
 from attendre_core.ops.pooling import known
 from attendre_core.policies.base import Stored
 
@@ -44,11 +44,13 @@ class Attention:
         top_k: int | None = None,
         passes: int | None = None,
         attends: bool = True,
+        others: Array | None = None,
     ) -> None:
         backend = backend_of(value)
         self._xp, self._cut = backend.xp, backend.stop_gradient
         self._pairs, self._value, self.stored = pairs, value, stored
         self._plain_query, self._top_k, self._passes = query, top_k, passes
+        self._others = others  # what entries beside the memory give; then values end in a one
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
         self._attends = attends and top_k is None  # to all entries, for the step's output
@@ -86,7 +88,7 @@ class Attention:
     @property
     def value(self) -> Array:
         """(batch, G, slots, value_dim): the stored values."""
-        return self._cut(wide(self._value))
+        return self._cut(wide(self.stored.value))
 
     @property
     def logits(self) -> Array:
@@ -120,7 +122,8 @@ class Attention:
             if self._top_k is None:
                 self._used = self.allowed
             else:
-                self.attended()
+                if not self._bound:
+                    self.attended()
                 threshold, oldest = self._bound
                 chosen = ops.among_top_k(self.logits, threshold, oldest, self.order)
                 self._used = chosen & self.allowed
@@ -231,37 +234,20 @@ class Attention:
     def last(self, count: int | None = 1) -> Attention:
         """Return the same view of only the last ``count`` valid queries of each row; None = all."""
         xp, pairs = self._xp, self._pairs
-        batch, queries = self.valid.shape
+        queries = self.valid.shape[1]
         if count is None or count >= queries:
             return self
         number = numbers(queries, self.valid)
         # Valid queries in their order, after all others.
         index = xp.argsort(xp.where(self.valid, number, number - queries), axis=-1)[:, -count:]
 
-        def only(array: Array | None, axis: int) -> Array | None:
-            """Select these queries along an axis."""
-            if array is None or array.shape[axis] == 1:
-                return array
-            array = xp.broadcast_to(array, (batch, *array.shape[1:]))
-            return ops.gather_slots(array, index, axis=axis)
+        def only(x: Array | None, axis: int) -> Array | None:
+            return x if x is None else ops.gather_slots(x, index, axis=axis)
 
-        def of(term: Term) -> Term:
-            return term.with_query(only(term.plain_query, 3), only(term.query_at, 3))
-
-        recent = pairs._replace(
-            query_position=only(pairs.query_position, 3),
-            query_valid=only(pairs.query_valid, 1),
-            terms=tuple(of(term) for term in pairs.terms),
-            query_place=only(pairs.query_place, 3),
-            bias=pairs.bias if isinstance(pairs.bias, ops.DistanceBias) else only(pairs.bias, 3),
-            near=only(pairs.near, 3),
-            memo={},
-            sink=only(pairs.sink, 3),
-            documents=pairs.documents and (only(pairs.documents[0], 1), pairs.documents[1]),
-        )
         return Attention(
-            recent, self._value, only(self.position, 1), self.stored, self.latest,
-            lambda: only(self.query, 3), self._top_k, self._passes, False,
+            select_queries(pairs, index), self._value, only(self.position, 1), self.stored,
+            self.latest, lambda: only(self.query, 3), self._top_k, self._passes, False,
+            only(self._others, 3),
         )  # fmt: skip
 
     # ---------------------------------------------------------------- inside
@@ -276,12 +262,23 @@ class Attention:
                 self._top_k, self.order, self._passes,
             )  # fmt: skip
             self._bound = tuple(self._cut(part) for part in bound)
+            if (sink := self._pairs.sink) is not None:
+                weights = ops.masked_softmax(known(self._pairs, "logits"), self.used, sink)
+                output = ops.mix(weights, self._value)
         elif "logits" in (self._pairs.memo or ()):
             output = ops.mix(known(self._pairs, "weights"), self._value)
         else:
             output = ops.attend(self._pairs, self._value)
+        if self._others is not None:
+            output = self.with_others(output)
         self._output = output
         return output  # not the attribute: a trace forgets it if attend is a call of FlexAttention
+
+    def with_others(self, output: Array) -> Array:
+        """Add the part of the entries beside the memory: they get the weight that is left."""
+        if self._others is None:
+            return output
+        return output[..., :-1] + (1.0 - output[..., -1:]) * self._others
 
     def _per_query(self, summed: Array) -> Array:
         """Divide sums, (batch, G, R, slots), by the number of queries that saw the entry."""

@@ -13,7 +13,7 @@ from attendre_core.backend import Array, backend_of, wide
 from attendre_core.layer.block import Observer
 from attendre_core.layer.stack import Stack
 from attendre_core.memory.state import grown
-from attendre_core.policies import FIFO
+from attendre_core.policies import FIFO, Policy
 from attendre_core.positions.base import Encoding, Places
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures.base import Cross, Params, Part
@@ -205,6 +205,18 @@ class GrowingReader(Reader):
         # Rows may be at different places; the memory counts the entries of the fullest one.
         self.stack(int(position.max()) + 1)
         return super().read(self.fitted(state), tokens, position, valid)
+
+    def probe(
+        self, state: States, tokens: Any, position: Any, valid: Any, *,
+        policy: Policy | None = None, donate: bool = False,
+    ) -> tuple[States, Hidden]:  # fmt: skip
+        """Let tokens attend to all that was read; nothing needs room."""
+        size = self._size
+        found = super().probe(
+            self.fitted(state), tokens, position, valid, policy=policy, donate=donate
+        )
+        self._size = size
+        return found
 
     def fitted(self, state: States) -> States:
         """Give states as many slots as the layers have now."""

@@ -22,6 +22,7 @@ from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
 from attendre_core.zoo.memories import shape_of, used_memory
+from attendre_core.zoo.overlapping import Overlapping
 from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
@@ -224,6 +225,23 @@ class Model:
         """
         checks.whole_number("Model.stream", "batch", batch, least=1, hint="It counts rows.")
         return Stream(self, batch, observer=observer)
+
+    def overlapping(self, tokens: Any, window: int) -> Overlapping:
+        """Read an input in windows that overlap by half, for a decoder that attends across.
+
+        As in Unlimiformer (Bertsch et al., 2023): every window is read with full attention, and
+        the middle half of its outputs is kept. With a memory such as ``"Unlimiformer+k=64:1024"``
+        each head of the decoder attends to its K best outputs.
+
+        Parameters
+        ----------
+        tokens
+            As in `encode`.
+        window
+            Tokens of a window, a multiple of 4: the longest input that the encoder was trained on
+            is a good choice.
+        """
+        return Overlapping(self, self._rows("overlapping", tokens), window)
 
     def restore(self, path: str | Path) -> Stream:
         """Continue a stream that was saved, on this or another backend."""

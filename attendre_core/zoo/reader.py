@@ -11,6 +11,7 @@ from attendre_core.backend import Array, Backend, backend
 from attendre_core.layer.block import Observer
 from attendre_core.layer.records import LayerState
 from attendre_core.layer.stack import Stack, StackOutput
+from attendre_core.policies import Policy
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Params, Part
@@ -89,6 +90,20 @@ class Reader:
         stack = self._observed(self.stack(length))
         state, out = stack.step(state, self.blocks, x, at, real, donate=True)
         return state, self._hidden(out)
+
+    def probe(
+        self, state: States, tokens: Any, position: Any, valid: Any, *,
+        policy: Policy | None = None, donate: bool = False,
+    ) -> tuple[States, Hidden]:  # fmt: skip
+        """Let token ids, NumPy (batch, seq), attend and score without being read."""
+        ids, at, real = (
+            self.backend.from_numpy(np.asarray(a), device=self.device)
+            for a in (tokens, position, valid)
+        )
+        x = self._embed(self.params, ids, at)
+        stack = self.stack(int(np.max(np.where(valid, position, -1))) + 1)
+        state, x = stack.probe(state, self.blocks, x, at, real, policy=policy, donate=donate)
+        return state, Hidden(self._final(self.params, x), at, real)
 
     def finish(self, state: States, length: int) -> tuple[States, list[Hidden]]:
         """Let all waiting queries out; return the outputs in order."""

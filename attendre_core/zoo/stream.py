@@ -23,6 +23,9 @@ from attendre_core.zoo.full_attention import GrowingReader
 from attendre_core.zoo.generate import generate
 from attendre_core.zoo.identity import check_identity, check_windows, identity_of
 from attendre_core.zoo.input_kind import InputKind
+from attendre_core.zoo.labels import Labels
+from attendre_core.zoo.outputs import KeepOutputs
+from attendre_core.zoo.probing import ProbedStream
 from attendre_core.zoo.reader import Hidden, Reader
 from attendre_core.zoo.saving import SavedArrays, read_arrays, sorted_queues, write_arrays
 from attendre_core.zoo.tokens import last_rows, padded, rows_of
@@ -37,7 +40,7 @@ __all__ = ["Stream"]
 _PLACES = 64
 
 
-class Stream:
+class Stream(ProbedStream):
     """A model in the middle of its input.
 
     Tokens are read in chunks of the memory's length, whatever the pieces in which they arrive,
@@ -71,6 +74,9 @@ class Stream:
         self._states = self._reader.start(batch)
         self._pending: list[list[int]] = [[] for _ in range(batch)]
         self._kind = InputKind()
+        self._labels = Labels(batch)
+        self._asked: list[list[int]] | None = None
+        self._keeps: KeepOutputs | None = None
         self._read = np.zeros(batch, dtype=np.int32)
         xp = model.backend.xp
         #: Hidden state and position of the last token of each row that came out, on the device.
@@ -91,10 +97,22 @@ class Stream:
         """Number of tokens that each row was fed."""
         return tuple(int(n) + len(p) for n, p in zip(self._read, self._pending, strict=True))
 
-    def feed(self, tokens: Any) -> None:
-        """Read more input: a text or token ids for one row, a list of them for more."""
+    def feed(self, tokens: Any, **labels: Any) -> None:
+        """Read more input.
+
+        Parameters
+        ----------
+        tokens
+            A text or token ids for one row, a list of them for more.
+        labels
+            Names of what is fed, for `attention_by`: ``feed(text, document="a")``. A text or a
+            whole number, or a list of one for each row.
+        """
+        self._labels.check(labels)
+        start = self.lengths
         for _ in self._reading(tokens):
             pass
+        self._labels.add(labels, start, self.lengths)
 
     def read(self, tokens: Any) -> list[Hidden]:
         """Do what `feed` does; return the hidden states that come out, late by the sum of all N."""
@@ -176,6 +194,7 @@ class Stream:
             twin._reader.stack(self._states[0].kv.key.shape[2])
         twin._pending = [list(row) for row in self._pending]
         twin._kind = self._kind.copy()
+        twin._labels = self._labels.copy()
         return twin
 
     def next_logits(self) -> Array:
@@ -189,7 +208,7 @@ class Stream:
     def writer(self, room: int) -> tuple[Writer, Any]:
         """Return a writer that continues from here, and the logits of the first new token."""
         if self._outputs is not None:
-            return write_across(self.model, *self.encoded(), room)
+            return write_across(self.model, *self.encoded(), room, self._keeps)
         self._finish_for("Stream.generate")
         return write_after(
             self.model, self._reader, self._states, self._read.copy(), self._last, room
@@ -206,6 +225,30 @@ class Stream:
         count = min(int(self._read.max()), held.valid.shape[1])
         first = max(held.valid.shape[1] - -(-count // _PLACES) * _PLACES, 0)
         return held.data[:, first:, ...], held.valid[:, first:]
+
+    def keep_encoder_outputs(self, share: float, *, layer: int = -1, after: int = 1) -> None:
+        """Let what is generated from here on attend across to a share of the encoder's outputs.
+
+        After ``after`` tokens, the share of the outputs that the last of them attends to most, on
+        the mean over the heads of one decoder layer, is kept, and the others are dropped for the
+        rest of that text (Berchansky et al., 2023). A share of 1 keeps all.
+
+        Parameters
+        ----------
+        share
+            Of each row's outputs, rounded up.
+        layer
+            The decoder layer whose attention decides.
+        after
+            How many tokens are generated with all outputs, at least 1.
+        """
+        if self._outputs is None:
+            raise ConfigError(
+                "Stream.keep_encoder_outputs: only an encoder-decoder attends across. A memory "
+                "keeps a share of what a decoder reads: load it with memory=..."
+            )
+        keeps = KeepOutputs(share, layer, after)
+        self._keeps = None if share == 1 else keeps
 
     def reports(self) -> list[MemoryReport]:
         """Return a report on the memory of each layer."""
@@ -245,6 +288,7 @@ class Stream:
             "last_at": self.model.backend.to_numpy(self._last_at).tolist(),
             "pending": self._pending,
             "input": self._kind.notes(),
+            "labels": self._labels.notes(),
         }
         write_arrays(path, self._arrays, self.model.backend.to_numpy, notes)
 
@@ -280,6 +324,7 @@ class Stream:
             raise saved.refused(f"has waiting tokens of {len(pending)} rows, not {stream.batch}")
         stream._pending = pending
         stream._kind = InputKind.noted(saved, stream.batch)
+        stream._labels = Labels.noted(saved, stream.lengths)
         return stream
 
     @property

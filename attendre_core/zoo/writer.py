@@ -30,6 +30,7 @@ from attendre_core.zoo.blocks import (
 from attendre_core.zoo.compiled_cache import CompiledCache
 from attendre_core.zoo.decode_cache import DecodeCache, can_cache
 from attendre_core.zoo.memories import full_stack
+from attendre_core.zoo.outputs import KeepOutputs
 from attendre_core.zoo.reader import Reader, States
 
 if TYPE_CHECKING:
@@ -119,6 +120,8 @@ class Writer:
         self._at = model.array(self.position[:, None].copy())
         self._active = np.ones(len(self.position), dtype=bool)
         self._real = model.array(self._active[:, None])
+        self.keeps: KeepOutputs | None = None
+        self._written = 0
         #: The input that each row belongs to: its beams attend to the same encoder outputs.
         self._inputs = np.arange(len(self.position))
 
@@ -142,7 +145,14 @@ class Writer:
             self._real = self.model.array(self._active[:, None])
         x = self._embed(self.params, ids[:, None], self._at)
         every = bool(self._active.all())
-        x = self._ready().step(self.blocks, x, self._at, self._real, every)
+        layers, token = self._ready(), x
+        x = layers.step(self.blocks, x, self._at, self._real, every)
+        self._written += 1
+        if self.keeps is not None and self._written == self.keeps.after:  # counts the start token
+            held = cast(Memories, layers)
+            self.blocks = self.keeps.kept(
+                held.stack.layers, held.states, self.blocks, token, self._at, self._real
+            )
         self._at = self._moved(self._at, self._real)
         self.position = self.position + self._active.astype(np.int32)
         return self._next_logits(self.model.params, self._final(self.params, x))
@@ -234,7 +244,9 @@ def write_after(
     return writer, next_logits(model.params, hidden[:, None, :])
 
 
-def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple[Writer, Any]:
+def write_across(
+    model: Model, encoded: Array, valid: Array, room: int, keeps: KeepOutputs | None = None
+) -> tuple[Writer, Any]:
     """Return a writer for a decoder that attends to encoder outputs, and the first logits.
 
     Parameters
@@ -243,6 +255,8 @@ def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple
         (batch, n, dim) and boolean (batch, n).
     room
         Maximum number of tokens that will be written.
+    keeps
+        Which of the outputs stay while it writes; None = all.
     """
     part, params = model.writing_part, model.params["decoder"]
     batch = int(valid.shape[0])
@@ -255,6 +269,7 @@ def write_across(model: Model, encoded: Array, valid: Array, room: int) -> tuple
         model, part, params, blocks_of(part, params, crosses_of(part, params, encoded, valid)),
         stack, states, np.zeros(batch), room, own=True,
     )  # fmt: skip
+    writer.keeps = keeps
     start = np.full(batch, cast(EncoderDecoder, model.architecture).start, dtype=np.int32)
     return writer, writer.step(model.array(start), np.ones(batch, dtype=bool))
 

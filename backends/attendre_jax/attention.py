@@ -48,7 +48,8 @@ class AttendreAttention:
     out
         (heads, head_dim, dim).
     table
-        Learned table of the position scheme (`T5Bias`); None if it has none.
+        Learned table of the position scheme (`T5Bias`, `TransformerXLPositions`); None if it has
+        none.
     layer
         Memories, mask and position scheme: static.
 
@@ -114,7 +115,7 @@ class AttendreAttention:
             for r, shape in zip(rngs, shapes, strict=False)
         )
         out = jax.random.normal(rngs[3], (heads, head_dim, dim), dtype)
-        table = table_shape(encoding, heads)
+        table = table_shape(encoding, heads, head_dim)
         return cls(
             query, key, value, out * (heads * head_dim) ** -0.5,
             None if table is None else jnp.zeros(table, dtype), layer,

@@ -79,7 +79,8 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     q_memory
         A `DataOnlyMemory`, or its size N; None or 0 attends at once.
     top_k, causal, encoding
-        As in `AttendreLayer`. The table of a `T5Bias` becomes a parameter.
+        As in `AttendreLayer`. The table of a `T5Bias`, or of `TransformerXLPositions`, becomes a
+        parameter.
     bias
         Whether the linear maps have biases.
     detach
@@ -134,7 +135,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         self.key = linear(dim, self.kv_heads * self.head_dim)
         self.value = linear(dim, self.kv_heads * self.head_dim)
         self.out = linear(heads * self.head_dim, dim)
-        table = table_shape(encoding, heads)
+        table = table_shape(encoding, heads, self.head_dim)
         if table is not None:
             self.table = nn.Parameter(torch.zeros(table, device=device, dtype=dtype))
         else:

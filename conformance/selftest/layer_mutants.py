@@ -7,6 +7,7 @@ from mutant import Mutant
 BLOCK = "attendre_core/layer/block.py"
 DECODING = "attendre_core/layer/decoding.py"
 ENCODER_OUTPUT = "attendre_core/memory/encoder_output.py"
+PROBING = "attendre_core/probes/probing.py"
 LAYER = "attendre_core/layer/attendre.py"
 QUEUE = "attendre_core/memory/queue.py"
 SPEC = "attendre_core/layer/spec.py"
@@ -63,15 +64,15 @@ LAYER_MUTANTS = (
     Mutant(
         "queries attend before the new chunk is inserted",
         LAYER,
-        "kv, output = self._attend(kv, waiting, encoding_params, policy_params, record)",
-        "_, output = self._attend(state.kv, waiting, encoding_params, policy_params, record)",
+        "kv, output = self._attend(kv, waiting, encoding_params,",
+        "_, output = self._attend(state.kv, waiting, encoding_params,",
         "layer/test_oracle.py::test_layer_equals_oracle[first-in]",
     ),
     Mutant(
         "scores of queries are not given to the queue",
         LAYER,
-        "score=chunk.query_score,",
-        "score=None,",
+        "score=chunk.query_score",
+        "score=None",
         "layer/test_oracle.py::test_layer_equals_oracle[lra]",
     ),
     Mutant(
@@ -84,8 +85,8 @@ LAYER_MUTANTS = (
     Mutant(
         "documents are ignored",
         LAYER,
-        "            document=document,\n        )\n        valid = _flags(",
-        "            document=None,\n        )\n        valid = _flags(",
+        "document=document, beside=beside",
+        "document=None, beside=beside",
         "layer/test_attention.py::test_documents_are_read_as_if_each_were_alone",
     ),
     Mutant(
@@ -143,8 +144,8 @@ LAYER_MUTANTS = (
     Mutant(
         "top-K cross-attention reads what is not valid",
         ENCODER_OUTPUT,
-        "used = select_top_k(logits, allowed, top_k, numbers(slots, key))",
-        "used = select_top_k(logits, allowed | ~allowed, top_k, numbers(slots, key))",
+        "select_top_k(logits, allowed, top_k, numbers(slots, key))",
+        "select_top_k(logits, allowed | ~allowed, top_k, numbers(slots, key))",
         "memory/test_encoder_output.py::test_top_k_cross_attention_reads_the_best_valid",
     ),
     Mutant(
@@ -153,6 +154,35 @@ LAYER_MUTANTS = (
         "xp.where(known & state.valid, score, state.score)",
         "xp.where(state.valid, score, state.score)",
         "memory/test_encoder_output.py::test_scores_are_borrowed_from_the_last_layer",
+    ),
+    # probes
+    Mutant(
+        "probe: the stream's latest query moves on",
+        PROBING,
+        "kv = kv._replace(score=seen.score, observed=seen.observed)",
+        "kv = seen",
+        "layer/test_probes.py::test_a_probe_changes_scores_alone",
+    ),
+    Mutant(
+        "probe: the probe's own tokens do not see each other",
+        PROBING,
+        "kv, query, position, valid, self.top_k, self.causal, encoding=self.encoding,",
+        "kv, query, position, valid, self.top_k, True, encoding=self.encoding,",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
+    ),
+    Mutant(
+        "probe: scores come from the memory alone, without the probe's own tokens",
+        PROBING,
+        "beside=beside,",
+        "beside=None,",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
+    ),
+    Mutant(
+        "probe: nothing is scored",
+        PROBING,
+        "kv = kv._replace(score=seen.score, observed=seen.observed)",
+        "kv = kv._replace(observed=seen.observed)",
+        "layer/test_probes.py::test_a_probe_attends_like_tokens_that_are_read",
     ),
     # trace
     Mutant(

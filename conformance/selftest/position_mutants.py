@@ -14,6 +14,7 @@ RELATIVE_TABLE = "attendre_core/positions/relative_table.py"
 ROPE = "attendre_core/positions/rope.py"
 SCALING = "attendre_core/positions/scaling.py"
 SUMS = "attendre_core/eager/sums.py"
+TRANSFORMER_XL = "attendre_core/positions/published/transformer_xl.py"
 SCHEME = "positions/test_schemes.py::test_scheme_equals_brute_force"
 
 POSITION_MUTANTS = (
@@ -132,5 +133,21 @@ POSITION_MUTANTS = (
         "(at[..., None, :] < at[..., :, None]) & real[..., None, :]",
         "at[..., None, :] < at[..., :, None]",
         f"{SCHEME}[in-cache]",
+    ),
+    Mutant(
+        "Transformer-XL: the distance counts from the key to the query",
+        TRANSFORMER_XL,
+        "            cosine_part * sine - sine_part * cosine,\n"
+        "            sine_part * sine + cosine_part * cosine,",
+        "            cosine_part * sine + sine_part * cosine,\n"
+        "            cosine_part * cosine - sine_part * sine,",
+        f"{SCHEME}[transformer-xl]",
+    ),
+    Mutant(
+        "Transformer-XL: u and v change places",
+        TRANSFORMER_XL,
+        "Term(query + biases[0, ..., None, :], key)",
+        "Term(query + biases[1, ..., None, :], key)",
+        f"{SCHEME}[transformer-xl]",
     ),
 )

@@ -123,6 +123,10 @@ class Part:
         """Return keys and values of the encoder's output for a decoder layer."""
         raise NotImplementedError
 
+    def cross_query(self, params: Params, attended: Array, carry: Array) -> Array:
+        """Return the queries of a decoder layer's attention across, from what `finish` takes."""
+        raise NotImplementedError
+
     def finish(
         self, params: Params, attended: Array, carry: Array, cross: Cross | None = None
     ) -> Array:

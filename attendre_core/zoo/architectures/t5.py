@@ -123,14 +123,21 @@ class T5Part(Part):
         key = split_heads(linear(params, "cross_k", encoded), self.heads)
         return key, split_heads(linear(params, "cross_v", encoded), self.heads)
 
+    def cross_query(self, params: Params, attended: Array, carry: Array) -> Array:
+        """Add attention to the residual stream, normalise, and make queries of it."""
+        return self._cross_query(params, carry + linear(params, "out", merged_heads(attended)))
+
+    def _cross_query(self, params: Params, x: Array) -> Array:
+        y = rms_norm(x, params["cross_norm"], self.eps)
+        return split_heads(linear(params, "cross_q", y), self.heads)
+
     def finish(
         self, params: Params, attended: Array, carry: Array, cross: Cross | None = None
     ) -> Array:
         """Add attention, attention across and feed-forward part to the residual stream."""
         x = carry + linear(params, "out", merged_heads(attended))
         if cross is not None:
-            y = rms_norm(x, params["cross_norm"], self.eps)
-            query = split_heads(linear(params, "cross_q", y), self.heads)
+            query = self._cross_query(params, x)
             across = cross_attention(query, *cross, top_k=self.cross_top_k, scale=self.scale)
             x = x + linear(params, "cross_out", merged_heads(across))
         y = rms_norm(x, params["hidden_norm"], self.eps)

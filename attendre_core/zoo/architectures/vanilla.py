@@ -75,13 +75,17 @@ class VanillaPart(Part):
         key = split_heads(linear(params, "cross_k", encoded), self.heads)
         return key, split_heads(linear(params, "cross_v", encoded), self.heads)
 
+    def cross_query(self, params: Params, attended: Array, carry: Array) -> Array:
+        """Make queries of the residual stream behind the attention."""
+        x = self._attended(params, attended, carry)
+        y = self._normed(params, "cross", x) if self.pre_norm else x
+        return split_heads(linear(params, "cross_q", y), self.heads)
+
     def finish(
         self, params: Params, attended: Array, carry: Array, cross: Cross | None = None
     ) -> Array:
         """Add attention, attention across and feed-forward part to the residual stream."""
-        x = carry + linear(params, "out", merged_heads(attended))
-        if not self.pre_norm:
-            x = self._normed(params, "attention", x)
+        x = self._attended(params, attended, carry)
         if cross is not None:
             x = self._added(params, "cross", x, lambda y: self._across(params, y, cross))
         return self._added(params, "hidden", x, lambda y: self._feed_forward(params, y))
@@ -89,6 +93,10 @@ class VanillaPart(Part):
     def final(self, params: Params, x: Array) -> Array:
         """Normalise once more, if nothing else did."""
         return self._normed(params, "final", x) if self.pre_norm else x
+
+    def _attended(self, params: Params, attended: Array, carry: Array) -> Array:
+        x = carry + linear(params, "out", merged_heads(attended))
+        return x if self.pre_norm else self._normed(params, "attention", x)
 
     def _across(self, params: Params, y: Array, cross: Cross) -> Array:
         query = split_heads(linear(params, "cross_q", y), self.heads)

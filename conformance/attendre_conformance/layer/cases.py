@@ -81,6 +81,11 @@ LAYERS: dict[str, Any] = {
         top_k=3,
         encoding=at.LMInfinite(2),
     ),
+    "visible-lra-transformer-xl": at.AttendreLayer(
+        at.KeyValueMemory(5, at.LRA("max", score="softmax"), present="visible"),
+        causal=True,
+        encoding=at.TransformerXLPositions(4),
+    ),
     "lra-scored-queue": at.AttendreLayer(
         at.KeyValueMemory(6, at.LRA("last")), scored_queue(4), top_k=4
     ),
@@ -90,7 +95,12 @@ LAYERS: dict[str, Any] = {
 #: The same, by what decides; the first of each represents all where code is compiled.
 FAMILIES = {
     "lfa": ("lfa-top-k-t5", "lfa-lm-infinite", "lfa-decay-rope", "per-head-lfa-in-cache-t5"),
-    "lra": ("visible-lra-alibi", "per-head-lra-in-cache", "lra-scored-queue"),
+    "lra": (
+        "visible-lra-alibi",
+        "per-head-lra-in-cache",
+        "visible-lra-transformer-xl",
+        "lra-scored-queue",
+    ),
     "first-in": ("sink-lm-infinite", "fifo"),
     "used": ("lru-causal", "lfu-recent-pin"),
 }

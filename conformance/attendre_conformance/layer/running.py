@@ -53,9 +53,9 @@ class LayerRunner:
             chunk=seq,
         )
 
-    def table(self, heads: int) -> Any:
+    def table(self, heads: int, head_dim: int) -> Any:
         """Return the learned arrays of the position scheme."""
-        return from_numpy(self.backend, table_for(self.layer.encoding, heads))
+        return from_numpy(self.backend, table_for(self.layer.encoding, heads, head_dim))
 
     def function(self, name: str, length: int = 0) -> Callable[..., Any]:
         """Return step, flush or drain as a function of arrays alone."""
@@ -83,14 +83,15 @@ class LayerRunner:
 
     def step(self, state: Any, chunk: Any) -> tuple[Any, Any]:
         """Read a chunk of NumPy arrays: the state of the backend, the output in NumPy."""
-        table = self.table(chunk.query.shape[2])
+        table = self.table(*chunk.query.shape[2:])
         state, out = self.function("step")(state, from_numpy(self.backend, chunk), table)
         return state, to_numpy(self.backend, out)
 
     def finish(self, state: Any, heads: int, length: int | None = None) -> tuple[Any, Any]:
         """Flush, or drain ``length`` queries at a time."""
         name = "flush" if length is None else "drain"
-        state, out = self.function(name, length or 0)(state, self.table(heads))
+        table = self.table(heads, state.kv.key.shape[3])
+        state, out = self.function(name, length or 0)(state, table)
         return state, to_numpy(self.backend, out)
 
     def read(self, text: Text, seq: int) -> tuple[Any, list[Any]]:
@@ -155,8 +156,8 @@ def assert_belongings(outputs: Sequence[Any], text: Text, where: str) -> None:
 
 def oracle_layers(layer: Any, text: Text) -> list[OracleLayer]:
     """Return the oracle of a layer, one for each row."""
-    b, _, heads, _ = text.query.shape
-    table, rule = table_for(layer.encoding, heads), layer_rule(layer)
+    b, _, heads, dim = text.query.shape
+    table, rule = table_for(layer.encoding, heads, dim), layer_rule(layer)
     return [OracleLayer(rule, heads, text.key.shape[2], text.exact, table) for _ in range(b)]
 
 
@@ -180,7 +181,7 @@ def oracle_queries(chunk: Any, row: int) -> list[Query | None]:
 
 def everything(layer: Any, text: Text, **options: Any) -> Any:
     """Return full attention by brute force, (batch, length, heads, dim)."""
-    rule, table = scheme_rule(layer.encoding), table_for(layer.encoding, text.query.shape[2])
+    rule, table = scheme_rule(layer.encoding), table_for(layer.encoding, *text.query.shape[2:])
     return np.stack(
         [
             full_attention(

@@ -58,7 +58,10 @@ def test_decoding_is_full_causal_attention_without_eviction(
 
     Specification, reading 28: Q memory off, the prefix memory stays, a separate decode cache.
     """
-    choices = (at.RoPE(), at.LMInfinite(3), at.T5Bias(8, 16), at.InCache(), at.ALiBi())
+    choices = (
+        at.RoPE(), at.LMInfinite(3), at.T5Bias(8, 16), at.InCache(), at.ALiBi(),
+        at.TransformerXLPositions(4),
+    )  # fmt: skip
     encoding = data.draw(st.sampled_from(few(backend, choices)), label="encoding")
     present = data.draw(st.sampled_from(few(backend, ("compete", "visible"))), label="present")
     room = data.draw(st.sampled_from(few(backend, (6, None, 9))), label="room")
@@ -77,7 +80,8 @@ def test_decoding_is_full_causal_attention_without_eviction(
         [
             full_attention(
                 text.query[b], text.key[b], text.value[b], text.position[b], text.valid[b],
-                rule=scheme_rule(encoding), causal=True, table=table_for(encoding, STREAM.heads),
+                rule=scheme_rule(encoding), causal=True,
+                table=table_for(encoding, STREAM.heads, STREAM.head_dim),
             )
             for b in range(STREAM.batch)
         ]
@@ -98,7 +102,10 @@ def rounding_decides(text: Text, row: int, places: list[int], layer: Any) -> lis
     K-th and the next logit are closer than `comparing.NEAR`, either may rightly be retrieved. A
     query of zeros has logits of zero in any scheme.
     """
-    rule, table = scheme_rule(layer.encoding), table_for(layer.encoding, STREAM.heads)
+    rule, table = (
+        scheme_rule(layer.encoding),
+        table_for(layer.encoding, STREAM.heads, STREAM.head_dim),
+    )
     last, k = places[-1], layer.top_k
     if k is None or len(places) <= k or (text.exact and rule.exact):
         return [False] * STREAM.heads
@@ -138,7 +145,10 @@ def test_prefix_is_never_evicted(backend: Any, present: str, data: st.DataObject
     prefix = kept(to_numpy(backend, settled))
     decoder, state = layer.decoding(state, room)
     runner = LayerRunner(backend, decoder)
-    rule, table = scheme_rule(layer.encoding), table_for(layer.encoding, STREAM.heads)
+    rule, table = (
+        scheme_rule(layer.encoding),
+        table_for(layer.encoding, STREAM.heads, STREAM.head_dim),
+    )
     generated: list[list[int]] = [[] for _ in range(STREAM.batch)]
     for number, chunk in enumerate(parts(text)[1].chunks(1)):
         state, out = runner.step(state, chunk)

@@ -162,7 +162,7 @@ def test_input_state_is_unchanged_and_donating_changes_nothing(
             gift, given_up = layer.step(
                 gift,
                 from_numpy(backend, chunk),
-                encoding_params=runner.table(STREAM.heads),
+                encoding_params=runner.table(STREAM.heads, STREAM.head_dim),
                 donate=True,
             )
             comparing.assert_same(

@@ -23,7 +23,7 @@ class SchemeRule:
 
     Attributes
     ----------
-    kind : {"none", "rope", "lm_infinite", "t5", "alibi", "in_cache"}
+    kind : {"none", "rope", "lm_infinite", "t5", "alibi", "transformer_xl", "in_cache"}
         The family.
     base, rotary_dim, interleaved
         Of a rotation.
@@ -34,6 +34,9 @@ class SchemeRule:
         The largest distance of LM-Infinite.
     buckets, max_distance, bidirectional
         Of T5's table.
+    width, own_scale
+        Of Transformer-XL: how wide its sinusoids are, and what multiplies u and v (None is
+        1/sqrt(head_dim)).
     inner : SchemeRule or None
         What in-cache positions are given to.
     """
@@ -47,6 +50,8 @@ class SchemeRule:
     buckets: int = 32
     max_distance: int = 128
     bidirectional: bool = True
+    width: int = 0
+    own_scale: float | None = None
     inner: SchemeRule | None = None
 
     @property
@@ -180,7 +185,19 @@ def pair_logit(rule: SchemeRule, pair: Pair, scale: float, table: Numbers | None
     if rule.kind == "t5" and table is not None:
         bucket = t5_bucket(to - at, rule.buckets, rule.max_distance, rule.bidirectional)
         return scale * float(query @ key) + float(table[bucket, pair.head])
+    if rule.kind == "transformer_xl" and table is not None:
+        own = len(query) ** -0.5 if rule.own_scale is None else rule.own_scale
+        weights = np.asarray(table[:, pair.head], dtype=np.float64)
+        placed = weights[: rule.width].T @ sinusoid(at - to, rule.width, rule.base)
+        u, v = weights[rule.width], weights[rule.width + 1]
+        return float(scale * (query @ key + query @ placed) + own * (u @ key + v @ placed))
     raise ValueError(f"no rule for {rule}")
+
+
+def sinusoid(distance: int, width: int, base: float) -> Numbers:
+    """Return the sines of a distance at each frequency, then the cosines (Dai et al. 2019)."""
+    turned = [distance / base ** (2.0 * f / width) for f in range(width // 2)]
+    return np.asarray([math.sin(x) for x in turned] + [math.cos(x) for x in turned])
 
 
 def in_cache(at: int, to: int, stored: Sequence[int]) -> tuple[int, int]:

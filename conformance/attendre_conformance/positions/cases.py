@@ -32,11 +32,17 @@ SCHEMES: dict[str, tuple[Any, ...]] = {
         at.T5Bias(4, 3),
     ),
     "alibi": (at.ALiBi(),),
+    "transformer-xl": (
+        at.TransformerXLPositions(6),
+        at.TransformerXLPositions(2, base=100.0),
+        at.TransformerXLPositions(8, scale=0.5),
+    ),
     "in-cache": (
         at.InCache(),
         at.InCache(at.LMInfinite(2)),
         at.InCache(at.ALiBi()),
         at.InCache(at.T5Bias(8, 16)),
+        at.InCache(at.TransformerXLPositions(4)),
     ),
 }
 #: The same, one by one.
@@ -72,15 +78,27 @@ def scheme_rule(encoding: Any) -> SchemeRule:
         )
     if isinstance(encoding, at.ALiBi):
         return SchemeRule("alibi")
+    if isinstance(encoding, at.TransformerXLPositions):
+        return SchemeRule(
+            "transformer_xl", base=encoding.base, width=encoding.width, own_scale=encoding.scale
+        )
     if isinstance(encoding, at.InCache):
         return SchemeRule("in_cache", inner=scheme_rule(encoding.inner))
     return SchemeRule("none")
 
 
-def table_for(encoding: Any, heads: int) -> Numbers | None:
-    """Return biases for T5's table, all different within a head; None for other schemes."""
+def table_for(encoding: Any, heads: int, head_dim: int) -> Numbers | None:
+    """Return the learned numbers of a scheme; None for schemes without.
+
+    Biases for T5's table, all different within a head; for Transformer-XL W, u and v, in which no
+    two columns are alike.
+    """
     if isinstance(encoding, at.InCache):
-        return table_for(encoding.inner, heads)
+        return table_for(encoding.inner, heads, head_dim)
+    if isinstance(encoding, at.TransformerXLPositions):
+        rng = np.random.default_rng(encoding.width)
+        size = (encoding.width + 2, heads, head_dim)
+        return (rng.standard_normal(size) / 2).astype(np.float32)
     if not isinstance(encoding, at.T5Bias):
         return None
     number = np.arange(encoding.buckets)[:, None] * 5 + np.arange(heads) * 3

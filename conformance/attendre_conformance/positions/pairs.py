@@ -52,7 +52,7 @@ def encoder(backend: Any, encoding: Any, compiled: bool) -> Any:
 def logits_of(backend: Any, encoding: Any, arrays: tuple[Any, ...], eager: bool = False) -> Any:
     """Apply a scheme to (query, key, positions and flags) and multiply: NumPy in and out."""
     query, key, *where = from_numpy(backend, arrays)
-    table = from_numpy(backend, table_for(encoding, GROUPS * SHARE))
+    table = from_numpy(backend, table_for(encoding, GROUPS * SHARE, DIM))
     function = encoder(backend, encoding, compiles(backend) and not eager)
     return np.asarray(backend.to_numpy(function(query, key, tuple(where), table)))
 

@@ -46,7 +46,7 @@ def test_scheme_equals_brute_force(backend: Any, family: str, data: st.DataObjec
     arrays = data.draw(pairings(per_head), label="pairs")
     got = logits_of(backend, encoding, arrays)
     query, key, query_at, query_valid, key_at, key_valid = arrays
-    rule, table = scheme_rule(encoding), table_for(encoding, GROUPS * SHARE)
+    rule, table = scheme_rule(encoding), table_for(encoding, GROUPS * SHARE, DIM)
     for b, g, r, i, j in np.ndindex(BATCH, GROUPS, SHARE, QUERIES, SLOTS):
         place, real = (key_at[b, g], key_valid[b, g]) if per_head else (key_at[b], key_valid[b])
         if not (query_valid[b, i] and real[j]):
@@ -193,6 +193,10 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
     table = backend.from_numpy(np.zeros((32, 3), dtype=np.float32))
     with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(32, 2\)"):
         at.T5Bias().encode(query, key, pairing, table)
+    with pytest.raises(at.ShapeError, match=r"missing.*\(8, 2, 4\).*encoding_params"):
+        at.TransformerXLPositions(6).encode(query, key, pairing)
+    with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(8, 2, 4\)"):
+        at.TransformerXLPositions(6).encode(query, key, pairing, table)
     with pytest.raises(at.ConfigError, match="6 of 4"):
         ops.logits(pairs_of(at.RoPE(rotary_dim=6), query, key, (place, real, place, real), None))
     for wrong in (
@@ -205,6 +209,8 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
         lambda: at.Interpolation(float("nan")),
         lambda: at.YaRN(2.0, 0),
         lambda: at.LearnedPositions(0),
+        lambda: at.TransformerXLPositions(5),
+        lambda: at.TransformerXLPositions(4, base=0.0),
     ):
         with pytest.raises(at.ConfigError, match=r"expected|leave no room"):
             wrong()

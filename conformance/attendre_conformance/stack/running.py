@@ -98,7 +98,7 @@ class StackRunner:
         self.backend = backend
         self.stack = stack
         self.plain = tuple(blocks)
-        self.tables = [table_for(layer.encoding, HEADS) for layer in stack.layers]
+        self.tables = [table_for(layer.encoding, HEADS, HEAD_DIM) for layer in stack.layers]
         self.compiled = compiles(backend)
         self.blocks = [
             BackendBlock(backend, block, table)

@@ -30,7 +30,7 @@ from attendre_conformance.stack.cases import (
     rows,
     whole,
 )
-from attendre_conformance.stack.running import HEADS, KINDS, KV_HEADS, StackRunner, inputs
+from attendre_conformance.stack.running import HEAD_DIM, HEADS, KINDS, KV_HEADS, StackRunner, inputs
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
@@ -126,7 +126,13 @@ def test_small_stack_equals_oracle(backend: Any, data: st.DataObject) -> None:
         oracle = OracleStack(
             runner.plain,
             [
-                OracleLayer(layer_rule(layer), HEADS, KV_HEADS, False, table_for(layer.encoding, 2))
+                OracleLayer(
+                    layer_rule(layer),
+                    HEADS,
+                    KV_HEADS,
+                    False,
+                    table_for(layer.encoding, HEADS, HEAD_DIM),
+                )
                 for layer in layers
             ],
         )

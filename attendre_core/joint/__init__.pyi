@@ -1,0 +1,3 @@
+from attendre_core.joint.beside import Beside as Beside
+from attendre_core.joint.beside import Joined as Joined
+from attendre_core.joint.beside import join as join

@@ -1,0 +1,3 @@
+from attendre_core.positions.published.transformer_xl import (
+    TransformerXLPositions as TransformerXLPositions,
+)

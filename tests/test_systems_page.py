@@ -1,0 +1,82 @@
+"""docs/systems.md names what exists, and its figures are those of the record."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import attendre_core as at
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
+#: The sign of negative numbers on the page.
+MINUS = "\N{MINUS SIGN}"
+ROWS = [
+    [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("| "))]
+    for line in PAGE.splitlines()
+    if line.startswith("| ") and not line.startswith("| system")
+]
+RECORDS = [
+    json.loads(line)
+    for line in (ROOT / "docs/results/systems.jsonl").read_text(encoding="utf-8").splitlines()
+]
+
+
+def test_every_row_is_complete() -> None:
+    assert len(ROWS) >= 15
+    for row in ROWS:
+        assert len(row) == 5, row
+        assert all(row), row
+
+
+def test_each_test_that_is_named_exists() -> None:
+    folders = [ROOT / "tests", ROOT / "conformance", ROOT / "backends" / "tests"]
+    files = [file for folder in folders for file in folder.rglob("test_*.py")]
+    defined = {
+        name for file in files for name in re.findall(r"^ *def (test_\w+)", file.read_text(), re.M)
+    }
+    for row in ROWS:
+        named = re.findall(r"`(test_\w+)`", row[2])
+        assert named, f"{row[0]}: no test"
+        assert set(named) <= defined, f"{row[0]}: {set(named) - defined} do not exist"
+
+
+def test_each_preset_that_is_named_is_one() -> None:
+    names = [name for row in ROWS for name in re.findall(r'at\.preset\("([^"]+)"\)', row[1])]
+    assert names
+    for name in names:
+        at.preset(name)
+
+
+def test_each_example_that_is_named_has_its_functions() -> None:
+    found = 0
+    for row in ROWS:
+        for names, file in re.findall(r"((?:`\w+`(?:, )?)+) in `(docs/examples/\w+\.py)`", row[1]):
+            tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+            defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+            named = set(re.findall(r"`(\w+)`", names))
+            assert named <= defined, f"{row[0]}: {named - defined} are not in {file}"
+            found += len(named)
+    assert found >= 7
+
+
+def test_public_names_exist() -> None:
+    for row in ROWS:
+        for owner, name in re.findall(r"`(Stream|Model)\.(\w+)", row[1]):
+            assert callable(getattr(getattr(at, owner), name))
+        for name in re.findall(r"`([A-Z]\w+)(?:\([^`]*\))?`", row[1]):
+            assert hasattr(at, name), name
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["system"])
+def test_figures_are_those_of_the_record(record: dict[str, float]) -> None:
+    text = f"{record['value']:.3f}"
+    if record["low"] is not None:
+        signed = "+" if "gain" in str(record["measure"]) else ""
+        low, high = (f"{record[end]:{signed}.3f}".replace("-", MINUS) for end in ("low", "high"))
+        text = f"{record['value']:{signed}.3f} [{low}, {high}]".replace("-", MINUS)
+    assert text in PAGE, f"{text} is not on the page"
