@@ -1,0 +1,237 @@
+"""Tiers: several memories, of which each receives what the one before it evicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from attendre_core import checks
+from attendre_core.backend import Array, backend_of
+from attendre_core.errors import ConfigError
+from attendre_core.memory.admission import arriving, compete
+from attendre_core.memory.attend import Reading, gather_top_k, observe, read
+from attendre_core.memory.room import clear_room, make_room
+from attendre_core.memory.state import EvictedEntries, RetrievedEntries
+from attendre_core.policies.base import Stored
+from attendre_core.positions.base import Encoding
+from attendre_core.tiers.flow import flow_on
+from attendre_core.tiers.reading import (
+    Limit,
+    LimitedAttention,
+    TierAttention,
+    gated,
+    in_order_of_tiers,
+)
+from attendre_core.tiers.spec import Gate, TiersParameters
+from attendre_core.tiers.state import TiersState, cut, joined, spans, tier_state
+from attendre_core.tiers.states import TiersStates
+
+__all__ = ["Tiers"]
+
+
+@dataclass(frozen=True, init=False)
+class Tiers(TiersStates):
+    """Memories behind a memory: what one evicts, the next receives.
+
+    It stands wherever a `KeyValueMemory` does, with the same methods: in an `AttendreLayer`, a
+    `Stack`, a model. The state is one set of arrays with the slots of all tiers.
+
+    Parameters
+    ----------
+    first
+        The memory that new entries are inserted into.
+    *rest
+        The tiers behind it, in order.
+    read
+        ``"softmax"``: one softmax over all tiers. `Gate`: one over the first tier and one over all
+        others, mixed by a learned gate.
+
+    Notes
+    -----
+    Laws: nothing is lost and nothing is kept twice: an inserted entry is in one tier, waits to be
+    compressed, is a part of one compressed entry, or was evicted by the last tier. No tier holds
+    more than its size. First-in-first-out tiers without compressors keep the same entries, whatever
+    the chunk length; with a single softmax they are one memory of the sum of their sizes.
+
+    What a tier evicts in a step flows on in the order in which it arrived there. Each policy
+    observes its own tier's part of the weights of all tiers. An entry that is not finite, which
+    only compiled code can meet, is handed back, and so is a compressed entry that contains one.
+
+    Examples
+    --------
+    A Compressive Transformer: what leaves the cache is compressed, four entries to one.
+
+    >>> import numpy as np
+    >>> import attendre_core as at
+    >>> memory = at.Tiers(
+    ...     at.KeyValueMemory(4), at.Tier(at.KeyValueMemory(4), compress=at.MeanPool(2))
+    ... )
+    >>> state = memory.init(batch=1, heads=1, head_dim=2)
+    >>> chunk = np.ones((1, 9, 1, 2), dtype=np.float32)
+    >>> state, evicted = memory.insert(state, chunk, chunk)
+    >>> [sorted(tier.position[tier.valid].tolist()) for tier in memory.tiers(state)]
+    [[5, 6, 7, 8], [1, 3]]
+    >>> state, output = memory.attend(state, chunk[:, :1])
+    >>> output.shape
+    (1, 1, 1, 2)
+    """
+
+    __init__ = TiersStates.__init__
+
+    # ---------------------------------------------------------------- the paper's operations
+
+    def insert(
+        self, state: TiersState, key: Array, value: Array, position: Array | None = None,
+        valid: Array | None = None, *, aux: Any = None, pinned: Array | None = None,
+        score: Array | None = None, policy_params: Any = None, donate: bool = False,
+    ) -> tuple[TiersState, EvictedEntries]:  # fmt: skip
+        """Insert a chunk into the first tier, and return what the last tier evicts.
+
+        Parameters as in `KeyValueMemory.insert`; ``policy_params`` are `TiersParameters`.
+        """
+        where = "Tiers.insert"
+        checks.same_library(where, tuple(state[:9]), key, value, position, valid, aux)
+        first = tier_state(state, 0, self._checked(where, state)[0])
+        if self.compresses:
+            xp = backend_of(state.key).xp
+            one = xp.ones_like(key[:, :, 0, 0], dtype=xp.int32)
+            aux = self._counting(where, aux, one)
+        new = arriving(where, self.first, first, key, value, position, valid, aux, pinned, score)
+        if new.valid.shape[-1] == 0:
+            gone = (key, value, new.position, new.valid, new.aux, new.score, new.arrival)
+            return state, EvictedEntries(*gone)
+        params = self.params(policy_params)
+        decide = make_room if self.present == "visible" else compete
+        exchange = decide(self.first, first, new, params.policies[0])
+        return flow_on(self, state, exchange, params, donate=donate)
+
+    def store(self, state: TiersState, *entries: Any, **options: Any) -> TiersState:
+        """Insert like `insert`, but do not return what was evicted."""
+        return self.insert(state, *entries, **options)[0]
+
+    def settle(
+        self, state: TiersState, *, policy_params: Any = None
+    ) -> tuple[TiersState, EvictedEntries]:
+        """Let the present chunk compete now; see `KeyValueMemory.settle`."""
+        first = tier_state(state, 0, self._checked("Tiers.settle", state)[0])
+        params = self.params(policy_params)
+        if first.key.shape[2] == self.first.size:
+            return state, self.first.settle(first)[1]
+        exchange = clear_room(self.first, first, params.policies[0])
+        exchange = exchange._replace(new=exchange.new._replace(clock=state.clock))
+        return flow_on(self, state, exchange, params, donate=False)
+
+    def attend(
+        self, state: TiersState, query: Array, position: Array | None = None,
+        valid: Array | None = None, top_k: int | None = None, causal: bool = False, *,
+        encoding: Encoding | None = None, encoding_params: Any = None, policy_params: Any = None,
+        document: Array | None = None,
+    ) -> tuple[TiersState, Array]:  # fmt: skip
+        """Attend to all tiers, and update the scores in each.
+
+        Parameters as in `KeyValueMemory.attend`. ``top_k`` is for all tiers together; to limit one
+        tier, see `Tier`.
+        """
+        where = "Tiers.attend"
+        options = (query, position, valid, causal, encoding, encoding_params, document)
+        params = self.params(policy_params)
+        if query.ndim == 4 and query.shape[1] == 0:
+            part = self.first.attend(tier_state(state, 0, self._checked(where, state)[0]), query)
+            return state, part[1]
+        readings = list(self._readings(where, state, top_k, *options))
+        state = self._observed(where, state, readings, params)
+        if not isinstance(self.read, Gate):
+            return state, readings[0][0].output()
+        gate = params.gate
+        if gate is None:
+            xp = backend_of(query).xp
+            gate = xp.zeros_like(query[0, 0, :, 0]) + self.read.initial
+        return state, gated(readings[0][0], readings[1][0], gate)
+
+    def retrieve(
+        self, state: TiersState, query: Array, position: Array | None = None,
+        valid: Array | None = None, top_k: int | None = None, *, causal: bool = False,
+        encoding: Encoding | None = None, encoding_params: Any = None, policy_params: Any = None,
+        document: Array | None = None,
+    ) -> tuple[TiersState, RetrievedEntries]:  # fmt: skip
+        """Gather the K best entries of all tiers; see `KeyValueMemory.retrieve`."""
+        where = "Tiers.retrieve"
+        if isinstance(self.read, Gate):
+            raise ConfigError(f"{where}: with a gate there is no single best. Retrieve from tiers.")
+        options = (query, position, valid, causal, encoding, encoding_params, document)
+        readings = list(self._readings(where, state, top_k, *options))
+        found = gather_top_k(readings[0][0], state.whole, top_k or state.key.shape[2])
+        return self._observed(where, state, readings, self.params(policy_params)), found
+
+    # ---------------------------------------------------------------- inside
+    def _readings(
+        self, where: str, state: TiersState, top_k: int | None, query: Array, position: Any,
+        valid: Any, causal: bool, encoding: Encoding | None, encoding_params: Any, document: Any,
+    ) -> Iterator[tuple[Reading, int]]:  # fmt: skip
+        """Yield each softmax, and the slot at which it begins."""
+        places, slots = self._checked(where, state), state.key.shape[2]
+        limits = [Limit(0, places[0].stop, None)]
+        for span, tier in zip(places[1:], self.rest, strict=True):
+            limits += [
+                Limit(span.start, span.first, None),
+                Limit(span.first, span.stop, tier.top_k),
+            ]
+        limited = any(tier.top_k is not None for tier in self.rest)
+        if top_k is not None:
+            checks.whole_number(where, "top_k", top_k, least=1, hint="None attends to all.")
+            if limited or isinstance(self.read, Gate) or top_k > slots:
+                raise ConfigError(
+                    f"{where}: top_k is {top_k}, expected None or at most {slots}, and None with a "
+                    "gate or where a tier has its own. Give it to the tiers: at.Tier(top_k=...)."
+                )
+            state = state._replace(arrival=in_order_of_tiers(state.arrival, limits))
+        sides = [limits[:1], limits[1:]] if isinstance(self.read, Gate) else [limits]
+        for number, side in enumerate(sides):
+            start = side[0].start
+            part = cut(state, start, side[-1].stop)
+            far = number == 1 and isinstance(self.read, Gate) and not self.read.positions
+            reading = read(
+                where, part, query, position, valid,
+                scale=self.scale,
+                causal=causal,
+                top_k=None if top_k == slots else top_k,
+                passes=self.first.passes if self.first.retrieval == "approximate" else None,
+                encoding=None if far else encoding,
+                encoding_params=None if far else encoding_params,
+                policy_params=None,
+                document=document,
+            )  # fmt: skip
+            if limited and number == len(sides) - 1:
+                own = [Limit(a - start, b - start, k) for a, b, k in side]
+                reading = reading._replace(attention=LimitedAttention(reading.attention, own))
+            yield reading, start
+
+    def _observed(
+        self, where: str, state: TiersState, readings: list[tuple[Reading, int]],
+        params: TiersParameters,
+    ) -> TiersState:  # fmt: skip
+        """Let each tier's policy observe its own part."""
+        places, after = spans(self, state.key.shape[2]), []
+        for number, (memory, span) in enumerate(zip(self.memories, places, strict=True)):
+            reading, start = readings[min(number, len(readings) - 1)]
+            own = tier_state(state, number, span)
+            stored = Stored(*own[:10], own.policy_state, params.policies[number])
+            at = (span.first - start, span.stop - start)
+            view = TierAttention(reading.attention, *at, stored)
+            after.append(observe(where, memory.policy, own, view))
+
+        def whole(name: str) -> Array:
+            old, parts = getattr(state, name), []
+            for part, span in zip(after, places, strict=True):
+                parts += [old[..., span.start : span.first], getattr(part, name)]
+            return joined([part for part in parts if part.shape[-1]])
+
+        tiers = zip(state.tiers, after[1:], strict=True)
+        return state._replace(
+            score=whole("score"),
+            observed=whole("observed"),
+            latest_query=after[0].latest_query,
+            policy_state=after[0].policy_state,
+            tiers=tuple(t._replace(policy_state=part.policy_state) for t, part in tiers),
+        )
