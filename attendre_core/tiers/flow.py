@@ -56,14 +56,14 @@ def flow_on(
             new, waiting = _compressed(tier.compress, state, span, new, params.compress[number - 1])
             writes.append(waiting)
         new = _entering(tier, own, new)
-        if isinstance(tier.compress, Merge):
-            exchange = fill_slots(own, new)
+        merges = isinstance(tier.compress, Merge)
+        if merges:
+            exchange = fill_slots(tier.memory, own, new, params.policies[number])
             merging.append((span, new, exchange))
-            gone = _refused(new)
         else:
             exchange = compete(tier.memory, own, new, params.policies[number])
-            exchange = exchange._replace(slot=exchange.slot + span.first)
-            gone = hand_back(state.whole, exchange)
+        exchange = exchange._replace(slot=exchange.slot + span.first)
+        gone = _refused(new) if merges else hand_back(state.whole, exchange)
         writes.append(exchange)
         tiers.append(_advanced(own, new, exchange, gone))
     after = _written(state, writes, donate)

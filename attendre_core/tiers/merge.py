@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from attendre_core import ops
 from attendre_core.backend import Array, namespace_of, numbers, wide
-from attendre_core.memory.admission import Exchange
+from attendre_core.memory.admission import Exchange, scored
 from attendre_core.memory.arrivals import Arrivals, taken
+from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.state import KeyValueState
+from attendre_core.policies.base import Stored
 from attendre_core.tiers.compress import as_index
 from attendre_core.tiers.state import Span, TiersState, cut, joined
 
@@ -32,8 +35,9 @@ class Merge:
     """
 
 
-def fill_slots(own: KeyValueState, new: Arrivals) -> Exchange:
+def fill_slots(memory: KeyValueMemory, own: KeyValueState, new: Arrivals, params: Any) -> Exchange:
     """Pair the first entries with the empty slots; ``new`` has those that enter first."""
+    new = scored(memory.policy, Stored(*own[:10], own.policy_state, params), new)
     xp, slots = namespace_of(own.key), own.valid.shape[-1]
     count = min(slots, new.valid.shape[-1])
     kept = xp.astype(own.valid, own.score.dtype)
