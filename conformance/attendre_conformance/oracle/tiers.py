@@ -57,10 +57,7 @@ class TierMemory(RowMemory):
         if self.rule.policy.score[0] != "softmax" or not row:
             return super().transformed(row)
         ((i, h),) = {
-            (i, h)
-            for i, rows in enumerate(self.rows)
-            for h, one in enumerate(rows)
-            if one is row
+            (i, h) for i, rows in enumerate(self.rows) for h, one in enumerate(rows) if one is row
         }
         every = [*row.values(), *self.beside[i][h]]
         top = max(every)
@@ -326,7 +323,7 @@ class RowTiers:
         return bool(valid[i]) and (not causal or entry.position <= position[i])
 
     def best_of_all(self, rows: list[Any], others: list[Any], top_k: int) -> Any:
-        """The best entries of all tiers: of equal ones an earlier tier, a later entry."""
+        """Return the best entries of all tiers: of equal ones an earlier tier, a later entry."""
         every = []
         for number, memory in enumerate(self.memories):
             if number:

@@ -186,7 +186,7 @@ def case_and_stream(
 ) -> tuple[TiersCase, Stream]:
     """Draw one of the cases and a stream of its shape; options as in `streams`."""
     chosen = draw(st.sampled_from(cases), label="case")
-    options.setdefault("max_steps", 6)
+    options.setdefault("max_steps", 5)
     return chosen, draw(streams(chosen.shape, exact=chosen.exact, **options), label="stream")
 
 
