@@ -29,6 +29,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("builtin_backends", "conversion"),
     ("policies", "positions"),
     ("memory",),
+    ("outside",),
+    ("tiers",),
     ("layer",),
     ("presets",),
     ("modules",),
@@ -45,6 +47,8 @@ UPWARD: dict[tuple[str, str], str] = {
 }
 #: The rooms that read like the paper: no value of an array is ever read there.
 PAPER = ("memory", "policies", "layer", "positions", "ops")
+#: Rooms under the same law that are not a part of the paper, and how many lines of code each has.
+BESIDE = {"tiers": 850}
 #: Rules of other papers: plain code under the same laws, but not a part of the paper.
 PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
@@ -223,7 +227,7 @@ def _makes_array(node: ast.AST) -> bool:
     return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
-@pytest.mark.parametrize("room", PAPER)
+@pytest.mark.parametrize("room", (*PAPER, *BESIDE))
 def test_no_value_is_read_in_the_rooms_of_the_paper(room: str) -> None:
     wrong = [
         f"{name}, {place}"
@@ -269,6 +273,14 @@ def test_the_paper_can_be_read_in_one_sitting() -> None:
     assert not long, f"files of more than 300 lines: {long}"
     median = statistics.median(count.values())
     assert median <= 110, f"the median file has {median} lines of code"
+
+
+@pytest.mark.parametrize("room", BESIDE)
+def test_rooms_beside_the_paper_are_short(room: str) -> None:
+    count = {file.name: code_lines(file) for file in files_of(CORE / room)}
+    assert 0 < sum(count.values()) <= BESIDE[room], count
+    long = {name: lines for name, lines in count.items() if lines > 220}
+    assert not long, f"files of more than 220 lines of code: {long}"
 
 
 def test_a_published_rule_fits_on_a_page() -> None:

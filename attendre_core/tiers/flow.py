@@ -69,6 +69,7 @@ def flow_on(
     after = _written(state, writes, donate)
     (clock, *counts, _), *rest = tiers
     fields = dict(zip(("chunk_start", "evictions", "refusals"), counts, strict=True))
+    rest += state.tiers[len(rest) :]  # that of a tier outside
     after = after._replace(clock=clock, **fields, tiers=tuple(rest))
     for span, new, exchange in merging:
         after = merge(after, span, new, exchange)

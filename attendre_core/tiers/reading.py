@@ -6,14 +6,16 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from attendre_core import ops
-from attendre_core.backend import Array, namespace_of, wide
+from attendre_core.backend import Array, namespace_of, numbers, wide
 from attendre_core.memory.attend import Reading
 from attendre_core.ops.pairs import Pairs, Term
 from attendre_core.ops.pooling import known
 from attendre_core.policies.base import Stored
 from attendre_core.policies.view import Attention
 
-__all__ = ["Limit", "LimitedAttention", "TierAttention", "gated", "in_order_of_tiers"]
+__all__ = [
+    "JoinedAttention", "Limit", "Side", "TierAttention", "gated", "in_order_of_tiers", "log_total",
+]  # fmt: skip
 
 
 class Limit(NamedTuple):
@@ -62,8 +64,12 @@ class TierAttention(Attention):
             given: dict[str, Any] = {"weight": weight, "times": times, "unseen": unseen}
             return super().pool(amounts, queries=queries, heads=heads, **given)
         whole = self._whole
-        value = whole._value if whole._attends else None
-        pooled = self._part(ops.pool_pairs(whole._pairs, amounts, queries, weight, value))
+        if isinstance(whole, JoinedAttention):
+            pooled = ops.pool_queries(whole.weights, whole.allowed, queries, weight)
+        else:
+            value = whole._value if whole._attends else None
+            pooled = ops.pool_pairs(whole._pairs, amounts, queries, weight, value)
+        pooled = self._part(pooled)
         if times is not None:
             pooled = pooled * times[:, :, None, :]
         return self._over_heads(pooled, heads, unseen)
@@ -77,12 +83,30 @@ class TierAttention(Attention):
         return self._whole.attended()
 
 
-class LimitedAttention(Attention):
-    """Attention to the best entries of some tiers and to all entries of the others."""
+class JoinedAttention(Attention):
+    """Attention to the best entries of some tiers, and together with entries outside.
 
-    def __init__(self, whole: Attention, limits: Sequence[Limit]) -> None:
+    Parameters
+    ----------
+    limits
+        How many entries of each tier each query attends to.
+    share, output
+        (batch, G, R, queries): which share of the weights is on this side of the device, and the
+        output of both sides; None if there is nothing outside.
+    """
+
+    def __init__(
+        self, whole: Attention, limits: Sequence[Limit], share: Any = None, output: Any = None
+    ) -> None:
         vars(self).update(vars(whole))
-        self._limits, self._attends = limits, False
+        self._limits, self._share, self._attends = limits, share, False
+        self._output = output
+
+    @property
+    def weights(self) -> Array:
+        """As in `Attention`; what is outside has the rest of the weights."""
+        weights = super().weights
+        return weights if self._share is None else weights * self._share[..., None]
 
     @property
     def used(self) -> Array:
@@ -101,8 +125,15 @@ class LimitedAttention(Attention):
 
     def last(self, count: int | None = 1) -> Attention:
         """As in `Attention`."""
-        whole = super().last(count)
-        return self if whole is self else LimitedAttention(whole, self._limits)
+        whole, share = super().last(count), self._share
+        if whole is self:
+            return self
+        if share is not None:
+            number = numbers(share.shape[-1], share)
+            late = self._xp.where(self.valid, number, number - share.shape[-1])
+            index = self._xp.argsort(late, axis=-1)[:, -whole.valid.shape[1] :]
+            share = ops.gather_slots(share, index, axis=3)
+        return JoinedAttention(whole, self._limits, share)
 
     def attended(self) -> Array:
         """As in `Attention`."""
@@ -111,6 +142,32 @@ class LimitedAttention(Attention):
             weights = ops.masked_softmax(known(pairs, "logits"), self.used, pairs.sink)
             self._output = ops.mix(weights, wide(self._value))
         return self._output
+
+    def beside(self, output: Array, total: Array) -> JoinedAttention:
+        """Join another side by its output and the logarithm of its sum, (batch, G, R, queries)."""
+        xp, own = self._xp, log_total(self._pairs, self.used)
+        top = xp.maximum(own, total)
+        top = xp.where(top == -float("inf"), xp.zeros_like(top), top)
+        here, there = xp.exp(own - top), xp.exp(total - top)
+        every = here + there
+        share = here / xp.where(every > 0, every, xp.ones_like(every))
+        rest = xp.where(every > 0, 1.0 - share, xp.zeros_like(share))
+        output = share[..., None] * self.attended() + rest[..., None] * output
+        return JoinedAttention(self, self._limits, self._cut(share), output)
+
+
+def log_total(pairs: Pairs, allowed: Array) -> Array:
+    """Return the logarithm of the sum in a softmax, (batch, G, R, queries); -inf if it is empty."""
+    xp = namespace_of(allowed)
+    logits = xp.where(allowed, known(pairs, "logits"), -float("inf"))
+    if pairs.sink is not None:
+        sink = xp.broadcast_to(pairs.sink, (*logits.shape[:-1], 1))
+        logits = xp.concat([logits, sink], axis=-1)
+    top = xp.max(logits, axis=-1, keepdims=True)
+    top = xp.where(top == -float("inf"), xp.zeros_like(top), top)
+    total = xp.sum(xp.exp(logits - top), axis=-1, dtype=logits.dtype)
+    some = xp.where(total > 0, total, xp.ones_like(total))
+    return xp.where(total > 0, xp.log(some) + top[..., 0], -float("inf"))
 
 
 def _cut_pairs(pairs: Pairs, start: int, stop: int) -> Pairs:
@@ -148,23 +205,28 @@ def in_order_of_tiers(arrival: Array, limits: Sequence[Limit]) -> Array:
     return xp.concat(parts, axis=-1)
 
 
-def gated(local: Reading, memory: Reading, gate: Array) -> Array:
+def gated(local: Side, memory: Side, gate: Array) -> Array:
     """Mix two outputs, (batch, queries, heads, value_dim), by a gate for each head."""
-    near, far = local.output(), memory.output()
+    near, far = wide(local.output), wide(memory.output)
     xp = namespace_of(near)
     share = 1.0 / (1.0 + xp.exp(-wide(gate)))[None, None, :, None]
-    some, other = (_finds(reading, near.shape) for reading in (memory, local))
-    share = xp.where(some, share + xp.zeros_like(wide(near[..., :1])), 0.0)
-    share = xp.where(some & ~other, 1.0, share)
-    # Not a sum of products: infinity on a side that does not count must not spread.
-    mixed = share * wide(far) + (1.0 - share) * wide(near)
-    return xp.astype(mixed, near.dtype, copy=False)
+    share = xp.where(local.found, share + xp.zeros_like(near[..., :1]), 1.0)
+    share = xp.where(memory.found, share, 0.0)
+    return xp.astype(share * far + (1.0 - share) * near, local.output.dtype, copy=False)
 
 
-def _finds(reading: Reading, shape: tuple[int, ...]) -> Array:
-    """Return whether each query and head finds an entry, (batch, queries, heads, 1)."""
-    xp = namespace_of(reading.value)
-    allowed = xp.any(ops.visible_pairs(reading.pairs), axis=-1)
-    batch, heads = reading.value.shape[:2]
-    allowed = xp.broadcast_to(allowed, (batch, heads, shape[2] // heads, shape[1]))
-    return ops.ungrouped(allowed[..., None])
+class Side(NamedTuple):
+    """An output, and whether each query and head found an entry, (batch, queries, heads, 1)."""
+
+    output: Array
+    found: Array
+
+    @classmethod
+    def of(cls, reading: Reading) -> Side:
+        """Attend."""
+        output, xp = reading.output(), namespace_of(reading.value)
+        allowed = xp.any(ops.visible_pairs(reading.pairs), axis=-1)
+        groups = reading.value.shape[1]
+        batch, queries, heads, _ = output.shape
+        allowed = xp.broadcast_to(allowed, (batch, groups, heads // groups, queries))
+        return cls(output, ops.ungrouped(allowed[..., None]))

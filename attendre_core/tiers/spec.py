@@ -9,6 +9,7 @@ from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.sizes import state_bytes
+from attendre_core.outside.tier import HostTier
 from attendre_core.policies import Policy
 from attendre_core.tiers.compress import Compressor
 from attendre_core.tiers.merge import Merge
@@ -113,20 +114,34 @@ class TiersSpec:
     first: KeyValueMemory
     rest: tuple[Tier, ...]
     read: Literal["softmax"] | Gate
+    outside: HostTier | None
 
     def __init__(
-        self, first: KeyValueMemory, *rest: Tier, read: Literal["softmax"] | Gate = "softmax"
+        self,
+        first: KeyValueMemory,
+        *rest: Tier | HostTier,
+        read: Literal["softmax"] | Gate = "softmax",
     ) -> None:
-        for name, value in (("first", first), ("rest", rest), ("read", read)):
+        outside = rest[-1] if rest and isinstance(rest[-1], HostTier) else None
+        rest = rest[:-1] if outside else rest
+        fields = {"first": first, "rest": rest, "read": read, "outside": outside}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
         self._check()
 
     def _check(self) -> None:
         if not isinstance(self.first, KeyValueMemory):
             raise ConfigError(f"Tiers: the first is {self.first!r}, expected a KeyValueMemory.")
-        if not self.rest or not all(isinstance(tier, Tier) for tier in self.rest):
+        some = self.rest or self.outside
+        if not some or not all(isinstance(tier, Tier) for tier in self.rest):
             raise ConfigError(
-                f"Tiers: behind the first is {self.rest!r}, expected one or more at.Tier(...)."
+                f"Tiers: behind the first is {self.rest!r}, expected one or more at.Tier(...), and "
+                "an at.HostTier(...) at most as the last."
+            )
+        if self.outside and (self.per_head or self.present != "compete"):
+            raise ConfigError(
+                "Tiers: a HostTier keeps whole tokens of memories with present='compete'. Use "
+                "per_head=False and present='compete'."
             )
         if self.read != "softmax" and not isinstance(self.read, Gate):
             raise ConfigError(f"Tiers: read is {self.read!r}, expected 'softmax' or at.Gate().")
@@ -211,4 +226,9 @@ class TiersSpec:
     def scaled(self, scale: float | None) -> Any:
         """Return the same tiers with another factor on the logits."""
         rest = (replace(t, memory=replace(t.memory, scale=scale)) for t in self.rest)
-        return type(self)(replace(self.first, scale=scale), *rest, read=self.read)
+        return self.but(replace(self.first, scale=scale), *rest)
+
+    def but(self, first: KeyValueMemory, *rest: Tier) -> Any:
+        """Return tiers with other memories on the device, read in the same way."""
+        outside = (self.outside,) if self.outside else ()
+        return type(self)(first, *rest, *outside, read=self.read)

@@ -56,7 +56,10 @@ class TiersStates(TiersSpec):
                 dtype=made.key.dtype, device=found.device_of(made.key),
                 value_dim=made.value.shape[3], aux=aux,
             ))  # fmt: skip
-        tiers = [TierState(*(found.xp.zeros_like(made.clock) for _ in range(4))) for _ in self.rest]
+        if self.outside and aux is not None and not self.compresses:
+            raise ConfigError("Tiers.init: a HostTier keeps no metadata. Leave aux out.")
+        count = len(self.rest) + (self.outside is not None)
+        tiers = [TierState(*(found.xp.zeros_like(made.clock) for _ in range(4)))] * count
         state = TiersState(*made, tuple(tiers))._replace(**_concatenated(parts))
         return self._with_policy_states(state)
 
@@ -66,8 +69,10 @@ class TiersStates(TiersSpec):
             memory.policy.init(Stored(*part[:10]))
             for memory, part in zip(self.memories, self.tiers(state), strict=True)
         ]
-        tiers = [t._replace(policy_state=x) for t, x in zip(state.tiers, own[1:], strict=True)]
-        return state._replace(policy_state=own[0], tiers=tuple(tiers))
+        pairs = zip(state.tiers, own[1:], strict=False)
+        tiers = [tier._replace(policy_state=x) for tier, x in pairs]
+        more = state.tiers[len(self.rest) :]
+        return state._replace(policy_state=own[0], tiers=(*tiers, *more))
 
     def tiers(self, state: TiersState) -> tuple[KeyValueState, ...]:
         """Return the state of each tier's memory, without the entries that wait."""
@@ -93,11 +98,15 @@ class TiersStates(TiersSpec):
             xp=found, dtype=state.key.dtype, device=found.device_of(state.key), aux=aux,
             value_dim=state.value.shape[3], chunk=max(where[0].stop - self.first.size, 1),
         )  # fmt: skip
+        if self.outside:
+            self.outside.reset(rows)
         return reset_rows("Tiers.reset", state, empty, rows)
 
     def reorder(self, state: TiersState, index: Array) -> TiersState:
         """Select rows; see `KeyValueMemory.reorder`."""
         self._checked("Tiers.reorder", state)
+        if self.outside:
+            raise ConfigError("Tiers.reorder: the rows of a HostTier stay where they are.")
         return reorder_rows("Tiers.reorder", state, index)
 
     def report(self, state: TiersState, *, warn_below: float = 0.0) -> MemoryReport:
@@ -161,7 +170,7 @@ class TiersStates(TiersSpec):
         plain: dict[str, Any] = {"policy": FIFO(), "protect_recent": 0, "sinks": 0, "pin": ()}
         first = replace(self.first, size=slots, present="compete", **plain)
         rest = (replace(tier, memory=replace(tier.memory, **plain)) for tier in self.rest)
-        return type(self)(first, *rest, read=self.read), state
+        return self.but(first, *rest), state
 
     # ---------------------------------------------------------------- inside
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from attendre_core import checks
-from attendre_core.backend import Array, backend_of
+from attendre_core import checks, ops
+from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
 from attendre_core.memory.admission import arriving, compete
 from attendre_core.memory.attend import Reading, gather_top_k, observe, read
@@ -17,11 +17,13 @@ from attendre_core.policies.base import Stored
 from attendre_core.positions.base import Encoding
 from attendre_core.tiers.flow import flow_on
 from attendre_core.tiers.reading import (
+    JoinedAttention,
     Limit,
-    LimitedAttention,
+    Side,
     TierAttention,
     gated,
     in_order_of_tiers,
+    log_total,
 )
 from attendre_core.tiers.spec import Gate, TiersParameters
 from attendre_core.tiers.state import TiersState, cut, joined, spans, tier_state
@@ -104,7 +106,13 @@ class Tiers(TiersStates):
         params = self.params(policy_params)
         decide = make_room if self.present == "visible" else compete
         exchange = decide(self.first, first, new, params.policies[0])
-        return flow_on(self, state, exchange, params, donate=donate)
+        state, gone = flow_on(self, state, exchange, params, donate=donate)
+        if self.outside is None:
+            return state, gone
+        before = state.tiers[-1]
+        clock, gone = self.outside.receive(before.clock, gone)
+        tiers = (*state.tiers[:-1], before._replace(clock=clock))
+        return state._replace(tiers=tiers), gone
 
     def store(self, state: TiersState, *entries: Any, **options: Any) -> TiersState:
         """Insert like `insert`, but do not return what was evicted."""
@@ -139,15 +147,18 @@ class Tiers(TiersStates):
         if query.ndim == 4 and query.shape[1] == 0:
             part = self.first.attend(tier_state(state, 0, self._checked(where, state)[0]), query)
             return state, part[1]
-        readings = list(self._readings(where, state, top_k, *options))
-        state = self._observed(where, state, readings, params)
+        sides = list(self._readings(where, state, top_k, *options))
+        far = None
+        if self.outside is not None:
+            sides, far = self._with_outside(where, state, sides, *options)
+        state = self._observed(where, state, sides, params)
         if not isinstance(self.read, Gate):
-            return state, readings[0][0].output()
+            return state, sides[0][0].output()
         gate = params.gate
         if gate is None:
             xp = backend_of(query).xp
             gate = xp.zeros_like(query[0, 0, :, 0]) + self.read.initial
-        return state, gated(readings[0][0], readings[1][0], gate)
+        return state, gated(Side.of(sides[0][0]), far or Side.of(sides[1][0]), gate)
 
     def retrieve(
         self, state: TiersState, query: Array, position: Array | None = None,
@@ -157,8 +168,9 @@ class Tiers(TiersStates):
     ) -> tuple[TiersState, RetrievedEntries]:  # fmt: skip
         """Gather the K best entries of all tiers; see `KeyValueMemory.retrieve`."""
         where = "Tiers.retrieve"
-        if isinstance(self.read, Gate):
-            raise ConfigError(f"{where}: with a gate there is no single best. Retrieve from tiers.")
+        if isinstance(self.read, Gate) or self.outside:
+            told = "a gate and a HostTier have no single top K on the device."
+            raise ConfigError(f"{where}: {told} Retrieve from the state of one of tiers(state).")
         options = (query, position, valid, causal, encoding, encoding_params, document)
         readings = list(self._readings(where, state, top_k, *options))
         found = gather_top_k(readings[0][0], state.whole, top_k or state.key.shape[2])
@@ -180,13 +192,14 @@ class Tiers(TiersStates):
         limited = any(tier.top_k is not None for tier in self.rest)
         if top_k is not None:
             checks.whole_number(where, "top_k", top_k, least=1, hint="None attends to all.")
-            if limited or isinstance(self.read, Gate) or top_k > slots:
+            if limited or isinstance(self.read, Gate) or self.outside or top_k > slots:
                 raise ConfigError(
                     f"{where}: top_k is {top_k}, expected None or at most {slots}, and None with a "
                     "gate or where a tier has its own. Give it to the tiers: at.Tier(top_k=...)."
                 )
             state = state._replace(arrival=in_order_of_tiers(state.arrival, limits))
         sides = [limits[:1], limits[1:]] if isinstance(self.read, Gate) else [limits]
+        sides = [side for side in sides if side]
         for number, side in enumerate(sides):
             start = side[0].start
             part = cut(state, start, side[-1].stop)
@@ -202,10 +215,63 @@ class Tiers(TiersStates):
                 policy_params=None,
                 document=document,
             )  # fmt: skip
-            if limited and number == len(sides) - 1:
+            if (limited or self.outside) and number == len(sides) - 1:
                 own = [Limit(a - start, b - start, k) for a, b, k in side]
-                reading = reading._replace(attention=LimitedAttention(reading.attention, own))
+                reading = reading._replace(attention=JoinedAttention(reading.attention, own))
             yield reading, start
+
+    def _with_outside(
+        self, where: str, state: TiersState, sides: list[tuple[Reading, int]], query: Array,
+        position: Any, valid: Any, causal: bool, encoding: Encoding | None, encoding_params: Any,
+        document: Any,
+    ) -> tuple[list[tuple[Reading, int]], Side | None]:  # fmt: skip
+        """Join what is retrieved from outside to the last side, or return it as a side."""
+        if self.outside is None or document is not None:
+            raise ConfigError(f"{where}: a HostTier does not keep documents apart.")
+        xp, (batch, count, heads, dim) = backend_of(query).xp, query.shape
+        if position is None:
+            position = state.clock[:, None] - count + numbers(count, query)
+        found = self.outside.retrieve(state.tiers[-1].clock, query, valid, state.key, state.value)
+        alone = isinstance(self.read, Gate) and not self.read.positions
+        reading = read(
+            where, found.state, xp.reshape(query, (batch * count, 1, heads, dim)),
+            xp.reshape(position, (batch * count, 1)),
+            None if valid is None else xp.reshape(valid, (batch * count, 1)),
+            scale=self.scale, causal=causal, top_k=None, passes=None,
+            encoding=None if alone else encoding,
+            encoding_params=None if alone else encoding_params,
+            policy_params=None, document=None,
+        )  # fmt: skip
+        pairs = reading.pairs._replace(sink=None)
+        weights = ops.masked_softmax(ops.logits(pairs), ops.allowed_pairs(pairs))
+        output = ops.mix(weights, reading.value)
+        total = log_total(pairs, ops.allowed_pairs(pairs))
+
+        def by_head(x: Array, groups: int) -> Array:
+            """(batch * queries, heads, 1, 1, ...) to (batch, groups, group, queries, ...)."""
+            x = xp.reshape(x, (batch, count, groups, heads // groups, *x.shape[4:]))
+            return xp.permute_dims(x, (0, 2, 3, 1, *range(4, x.ndim)))
+
+        if len(sides) == 1 and isinstance(self.read, Gate):
+            public = xp.reshape(output, (batch, count, heads, output.shape[-1]))
+            some = xp.reshape(total > -float("inf"), (batch, count, heads, 1))
+            share = xp.ones_like(total)
+            result, far = sides, Side(xp.astype(public, query.dtype, copy=False), some)
+        else:
+            last, start = sides[-1]
+            groups = state.key.shape[1]
+            given = by_head(output, groups), by_head(total, groups)
+            joint: Any = last.attention
+            joint = joint.beside(*given)
+            result, far = [*sides[:-1], (last._replace(attention=joint), start)], None
+            share = xp.reshape(xp.permute_dims(1.0 - joint._share, (0, 3, 1, 2)), total.shape)
+            if len(sides) == 2:  # a query may find something outside alone
+                some = ops.ungrouped((given[1] > -float("inf"))[..., None])
+                own = Side.of(result[-1][0])
+                far = own._replace(found=own.found | some)
+        kept = weights * share[..., None]
+        self.outside.observe(found.slot, xp.reshape(kept, (batch, count, heads, -1)))
+        return result, far
 
     def _observed(
         self, where: str, state: TiersState, readings: list[tuple[Reading, int]],
@@ -227,11 +293,12 @@ class Tiers(TiersStates):
                 parts += [old[..., span.start : span.first], getattr(part, name)]
             return joined([part for part in parts if part.shape[-1]])
 
-        tiers = zip(state.tiers, after[1:], strict=True)
+        tiers = zip(state.tiers, after[1:], strict=False)
+        more = state.tiers[len(self.rest) :]
         return state._replace(
             score=whole("score"),
             observed=whole("observed"),
             latest_query=after[0].latest_query,
             policy_state=after[0].policy_state,
-            tiers=tuple(t._replace(policy_state=part.policy_state) for t, part in tiers),
+            tiers=(*(t._replace(policy_state=x.policy_state) for t, x in tiers), *more),
         )

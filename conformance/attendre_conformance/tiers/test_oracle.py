@@ -33,7 +33,8 @@ def compare(backend: Any, case: TiersCase, stream: Stream, compiled: bool | None
         entries = (chunk.key, chunk.value, chunk.position, chunk.valid)
         gone = oracle.insert(*(x.tolist() for x in entries))
         queries = (chunk.query, chunk.query_position, chunk.query_valid)
-        want = oracle.attend(*(x.tolist() for x in queries), case.top_k, case.causal)
+        asked: list[Any] = [x.tolist() for x in queries]
+        want = oracle.attend(asked[0], asked[1], asked[2], case.top_k, case.causal)
         if oracle.gap < comparing.NEAR:
             return number
         now = runner.numpy(state)
