@@ -48,7 +48,7 @@ UPWARD: dict[tuple[str, str], str] = {
 #: The rooms that read like the paper: no value of an array is ever read there.
 PAPER = ("memory", "policies", "layer", "positions", "ops")
 #: Rooms under the same law that are not a part of the paper, and how many lines of code each has.
-BESIDE = {"tiers": 850}
+BESIDE = {"tiers": 1100}
 #: Rules of other papers: plain code under the same laws, but not a part of the paper.
 PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
@@ -227,7 +227,7 @@ def _makes_array(node: ast.AST) -> bool:
     return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
-@pytest.mark.parametrize("room", (*PAPER, *BESIDE))
+@pytest.mark.parametrize("room", [*PAPER, *BESIDE])
 def test_no_value_is_read_in_the_rooms_of_the_paper(room: str) -> None:
     wrong = [
         f"{name}, {place}"

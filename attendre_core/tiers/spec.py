@@ -14,7 +14,7 @@ from attendre_core.policies import Policy
 from attendre_core.tiers.compress import Compressor
 from attendre_core.tiers.merge import Merge
 
-__all__ = ["Gate", "Tier", "TiersParameters", "TiersSpec"]
+__all__ = ["Gate", "Tier", "TiersParameters", "TiersSpec", "with_scale"]
 
 
 @dataclass(frozen=True)
@@ -164,6 +164,12 @@ class TiersSpec:
         return sum(memory.size for memory in self.memories)
 
     @property
+    def is_one_softmax(self) -> bool:
+        """Whether reading is plain attention over all slots."""
+        limited = any(tier.top_k is not None for tier in self.rest)
+        return self.read == "softmax" and not limited and self.outside is None
+
+    @property
     def compresses(self) -> bool:
         """Whether an entry may stand for several, which ``aux["count"]`` then counts."""
         return any(tier.compress is not None for tier in self.rest)
@@ -223,12 +229,15 @@ class TiersSpec:
             )
         return given
 
-    def scaled(self, scale: float | None) -> Any:
-        """Return the same tiers with another factor on the logits."""
-        rest = (replace(t, memory=replace(t.memory, scale=scale)) for t in self.rest)
-        return self.but(replace(self.first, scale=scale), *rest)
-
     def but(self, first: KeyValueMemory, *rest: Tier) -> Any:
         """Return tiers with other memories on the device, read in the same way."""
         outside = (self.outside,) if self.outside else ()
         return type(self)(first, *rest, *outside, read=self.read)
+
+
+def with_scale(memory: KeyValueMemory | TiersSpec, scale: float | None) -> Any:
+    """Return the same memory, or the same tiers, with another factor on the logits."""
+    if not isinstance(memory, TiersSpec):
+        return replace(memory, scale=scale)
+    rest = (replace(t, memory=replace(t.memory, scale=scale)) for t in memory.rest)
+    return memory.but(replace(memory.first, scale=scale), *rest)

@@ -134,7 +134,7 @@ class Tiers(TiersStates):
         self, state: TiersState, query: Array, position: Array | None = None,
         valid: Array | None = None, top_k: int | None = None, causal: bool = False, *,
         encoding: Encoding | None = None, encoding_params: Any = None, policy_params: Any = None,
-        document: Array | None = None,
+        document: Array | None = None, beside: Any = None,
     ) -> tuple[TiersState, Array]:  # fmt: skip
         """Attend to all tiers, and update the scores in each.
 
@@ -142,6 +142,8 @@ class Tiers(TiersStates):
         tier, see `Tier`.
         """
         where = "Tiers.attend"
+        if beside is not None:
+            raise ConfigError(f"{where}: tiers have no entries beside them. Make them a tier.")
         options = (query, position, valid, causal, encoding, encoding_params, document)
         params = self.params(policy_params)
         if query.ndim == 4 and query.shape[1] == 0:

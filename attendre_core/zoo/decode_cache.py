@@ -23,6 +23,7 @@ from attendre_core.positions.base import Encoding, Places, Term
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
+from attendre_core.tiers.tiers import Tiers
 from attendre_core.zoo.blocks import runs_eagerly
 from attendre_core.zoo.token_rotation import TokenRotation, cast_to
 
@@ -37,6 +38,7 @@ def can_cache(library: str, layers: Sequence[AttendreLayer]) -> bool:
     return runs_eagerly(library) and all(
         layer.top_k is None
         and not layer.trace
+        and (not isinstance(layer.kv_memory, Tiers) or layer.kv_memory.is_one_softmax)
         and type(layer.encoding) in (Encoding, NoPosition, RoPE, LMInfinite)
         for layer in layers
     )

@@ -70,8 +70,8 @@ LAYER_MUTANTS = (
     Mutant(
         "scores of queries are not given to the queue",
         LAYER,
-        "score=chunk.query_score,",
-        "score=None,",
+        "score=chunk.query_score",
+        "score=None",
         "layer/test_oracle.py::test_layer_equals_oracle[lra]",
     ),
     Mutant(
