@@ -234,7 +234,8 @@ def test_decoding_keeps_what_was_read() -> None:
     for b in range(BATCH):
         for old, new in zip(before, now, strict=True):
             read, held = (set(x.position[b][x.valid[b]].tolist()) for x in (old, new))
-            assert read and read <= held
+            assert read
+            assert read <= held
         assert set(now[0].position[b][now[0].valid[b]].tolist()) >= {42, 43, 44, 45}
 
 

@@ -37,21 +37,21 @@ def flow_on(
     params: TiersParameters,
     *,
     donate: bool,
-) -> tuple[TiersState, EvictedEntries]:
+    hand: bool = True,
+) -> tuple[TiersState, EvictedEntries | None]:
     """Carry out an exchange of the first tier, and let what it evicts flow on.
 
     Returns
     -------
     state, evicted
-        ``evicted`` is what the last tier evicts.
+        ``evicted`` is what the last tier evicts; None unless ``hand`` is True.
     """
-    where = spans(memory, state.key.shape[2])
-    own = tier_state(state, 0, where[0])
-    gone = hand_back(state.whole, exchange)
-    writes, tiers, merging = [exchange], [_advanced(own, exchange.new, exchange, gone)], []
+    where, whole = spans(memory, state.key.shape[2]), state.whole
+    writes, tiers, merging = [exchange], [_advanced(whole, whole, exchange.new, exchange)], []
+    gone = hand_back(whole, exchange) if memory.rest or hand else None
     for number, tier in enumerate(memory.rest, start=1):
         span, own = where[number], tier_state(state, number, where[number])
-        new = _flowing(gone)
+        new = _flowing(gone, tier.compress is not None)
         if isinstance(tier.compress, Compressor):
             new, waiting = _compressed(tier.compress, state, span, new, params.compress[number - 1])
             writes.append(waiting)
@@ -63,9 +63,12 @@ def flow_on(
         else:
             exchange = compete(tier.memory, own, new, params.policies[number])
         exchange = exchange._replace(slot=exchange.slot + span.first)
-        gone = _refused(new) if merges else hand_back(state.whole, exchange)
         writes.append(exchange)
-        tiers.append(_advanced(own, new, exchange, gone))
+        tiers.append(_merged(own, new) if merges else _advanced(whole, own, new, exchange))
+        if merges:
+            gone = _refused(new)
+        elif hand or number < len(memory.rest):
+            gone = hand_back(whole, exchange)
     after = _written(state, writes, donate)
     (clock, *counts, _), *rest = tiers
     fields = dict(zip(("chunk_start", "evictions", "refusals"), counts, strict=True))
@@ -73,21 +76,31 @@ def flow_on(
     after = after._replace(clock=clock, **fields, tiers=tuple(rest))
     for span, new, exchange in merging:
         after = merge(after, span, new, exchange)
-    return after, gone
+    return after, gone if hand else None
 
 
-def _flowing(gone: EvictedEntries) -> Arrivals:
-    """Return evicted entries as arrivals, those that are valid first, in order of arrival."""
-    xp = namespace_of(gone.key)
-    none = xp.zeros_like(gone.valid)
-    key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (gone.key, gone.value))
-    count = gone.valid.shape[-1]
+def _flowing(gone: EvictedEntries | Any, scored: bool) -> Arrivals:
+    """Return evicted entries as arrivals, those that are valid first, in order of arrival.
+
+    Their scores are those they had only if ``scored`` is True: the next policy gives them others.
+    """
+    xp, axis = namespace_of(gone.key), gone.valid.ndim - 1
+    none, count = xp.zeros_like(gone.valid), gone.valid.shape[-1]
     order = xp.where(gone.valid, gone.arrival, _LAST - numbers(count, gone.valid))
-    new = Arrivals(
-        key, value, gone.position, gone.valid, gone.score, gone.arrival, none, none, gone.valid,
-        gone.aux, gone.arrival[..., 0], gone.arrival[..., 0], False, False,
+    index = ops.lowest(None, order, count)
+
+    def take(x: Array) -> Array:
+        return ops.gather_slots(x, index, axis=axis)
+
+    key, value = (
+        ops.gather_slots(xp.permute_dims(x, (0, 2, 1, 3)), index, axis=2)
+        for x in (gone.key, gone.value)
+    )
+    score, valid = take(gone.score) if scored else gone.score, take(gone.valid)
+    return Arrivals(
+        key, value, take(gone.position), valid, score, gone.arrival, none, none, valid,
+        tree_map(take, gone.aux), gone.arrival[..., 0], gone.arrival[..., 0], False, False,
     )  # fmt: skip
-    return taken(new, ops.lowest(None, order, count))
 
 
 def _compressed(
@@ -162,20 +175,26 @@ def _refused(new: Arrivals) -> EvictedEntries:
 
 
 def _advanced(
-    own: KeyValueState, new: Arrivals, exchange: Exchange, gone: EvictedEntries
+    whole: KeyValueState, own: KeyValueState, new: Arrivals, exchange: Exchange
 ) -> TierState:
     """Return the clock and the counts of a tier after an exchange."""
-    xp = namespace_of(own.clock)
-    axes = tuple(range(1, gone.valid.ndim))
-    since = xp.reshape(exchange.since, (-1,) + (1,) * len(axes))
-    late = gone.valid & (gone.arrival >= since)
-    return TierState(
-        new.clock,
-        xp.where(new.count > 0, own.clock, own.chunk_start),
-        own.evictions + ops.count_true(gone.valid, axis=axes),
-        own.refusals + ops.count_true(late, axis=axes),
-        own.policy_state,
-    )
+    xp, (chosen, slot, write, since, refused) = namespace_of(own.clock), exchange
+    counts, held = (own.evictions, own.refusals), (whole.valid, whole.arrival)
+    entries = (chosen.valid, chosen.arrival)
+    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
+    if refused is not None:
+        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, refused.valid.ndim)))
+        evictions, refusals = evictions + without_slot, refusals + without_slot
+    start = xp.where(new.count > 0, own.clock, own.chunk_start)
+    return TierState(new.clock, start, evictions, refusals, own.policy_state)
+
+
+def _merged(own: KeyValueState, new: Arrivals) -> TierState:
+    """Return the clock and the counts of a tier that evicts nothing."""
+    gone = new.valid & ~new.enter
+    count = ops.count_true(gone, axis=tuple(range(1, gone.ndim)))
+    start = namespace_of(own.clock).where(new.count > 0, own.clock, own.chunk_start)
+    return TierState(new.clock, start, own.evictions + count, own.refusals + count, None)
 
 
 def _written(state: TiersState, writes: list[Exchange], donate: bool) -> TiersState:

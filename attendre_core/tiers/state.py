@@ -61,7 +61,7 @@ class TiersState(NamedTuple):
     @property
     def whole(self) -> KeyValueState:
         """The slots of all tiers as one state, with the clock of the first."""
-        return KeyValueState(**{name: getattr(self, name) for name in KeyValueState._fields})
+        return KeyValueState._make(self[:15])
 
 
 class Span(NamedTuple):

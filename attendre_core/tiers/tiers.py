@@ -13,7 +13,7 @@ from attendre_core.memory.admission import arriving, compete
 from attendre_core.memory.attend import Reading, gather_top_k, observe, read
 from attendre_core.memory.room import clear_room, make_room
 from attendre_core.memory.state import EvictedEntries, RetrievedEntries
-from attendre_core.policies.base import Stored
+from attendre_core.policies.base import Policy, Stored
 from attendre_core.positions.base import Encoding
 from attendre_core.tiers.flow import flow_on
 from attendre_core.tiers.reading import (
@@ -87,10 +87,12 @@ class Tiers(TiersStates):
         self, state: TiersState, key: Array, value: Array, position: Array | None = None,
         valid: Array | None = None, *, aux: Any = None, pinned: Array | None = None,
         score: Array | None = None, policy_params: Any = None, donate: bool = False,
-    ) -> tuple[TiersState, EvictedEntries]:  # fmt: skip
+        hand: bool = True,
+    ) -> tuple[TiersState, EvictedEntries | Any]:  # fmt: skip
         """Insert a chunk into the first tier, and return what the last tier evicts.
 
-        Parameters as in `KeyValueMemory.insert`; ``policy_params`` are `TiersParameters`.
+        Parameters as in `KeyValueMemory.insert`; ``policy_params`` are `TiersParameters`. Unless
+        ``hand`` is True, None is returned instead of what is evicted.
         """
         where = "Tiers.insert"
         checks.same_library(where, tuple(state[:9]), key, value, position, valid, aux)
@@ -101,13 +103,14 @@ class Tiers(TiersStates):
             aux = self._counting(where, aux, one)
         new = arriving(where, self.first, first, key, value, position, valid, aux, pinned, score)
         if new.valid.shape[-1] == 0:
-            gone = (key, value, new.position, new.valid, new.aux, new.score, new.arrival)
-            return state, EvictedEntries(*gone)
+            none = (key, value, new.position, new.valid, new.aux, new.score, new.arrival)
+            return state, EvictedEntries(*none)
         params = self.params(policy_params)
         decide = make_room if self.present == "visible" else compete
         exchange = decide(self.first, first, new, params.policies[0])
-        state, gone = flow_on(self, state, exchange, params, donate=donate)
-        if self.outside is None:
+        hand = hand or self.outside is not None
+        state, gone = flow_on(self, state, exchange, params, donate=donate, hand=hand)
+        if self.outside is None or gone is None:
             return state, gone
         before = state.tiers[-1]
         clock, gone = self.outside.receive(before.clock, gone)
@@ -116,11 +119,11 @@ class Tiers(TiersStates):
 
     def store(self, state: TiersState, *entries: Any, **options: Any) -> TiersState:
         """Insert like `insert`, but do not return what was evicted."""
-        return self.insert(state, *entries, **options)[0]
+        return self.insert(state, *entries, **options, hand=False)[0]
 
     def settle(
         self, state: TiersState, *, policy_params: Any = None
-    ) -> tuple[TiersState, EvictedEntries]:
+    ) -> tuple[TiersState, EvictedEntries | Any]:
         """Let the present chunk compete now; see `KeyValueMemory.settle`."""
         first = tier_state(state, 0, self._checked("Tiers.settle", state)[0])
         params = self.params(policy_params)
@@ -281,11 +284,16 @@ class Tiers(TiersStates):
     ) -> TiersState:  # fmt: skip
         """Let each tier's policy observe its own part."""
         places, after = spans(self, state.key.shape[2]), []
+        latest = readings[0][0].attention.latest
         for number, (memory, span) in enumerate(zip(self.memories, places, strict=True)):
             reading, start = readings[min(number, len(readings) - 1)]
             own = tier_state(state, number, span)
-            stored = Stored(*own[:10], own.policy_state, params.policies[number])
             at = (span.first - start, span.stop - start)
+            if own.policy_state is None and type(memory.policy).observe is Policy.observe:
+                seen = reading.attention.seen[..., at[0] : at[1]]
+                after.append(own._replace(observed=own.observed | seen, latest_query=latest))
+                continue
+            stored = Stored(*own[:10], own.policy_state, params.policies[number])
             view = TierAttention(reading.attention, *at, stored)
             after.append(observe(where, memory.policy, own, view))
 
