@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("memory",),
     ("outside",),
     ("tiers",),
-    ("layer",),
+    ("layer", "traces"),
     ("presets",),
     ("modules",),
     ("zoo",),
@@ -54,7 +54,6 @@ PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
 READERS = {
     "memory/report.py": "says in numbers what a memory holds, for people; not part of a step",
-    "layer/trace.py": "exports what was traced, for people; not part of a step",
 }
 
 
@@ -279,8 +278,8 @@ def test_the_paper_can_be_read_in_one_sitting() -> None:
 def test_rooms_beside_the_paper_are_short(room: str) -> None:
     count = {file.name: code_lines(file) for file in files_of(CORE / room)}
     assert 0 < sum(count.values()) <= BESIDE[room], count
-    long = {name: lines for name, lines in count.items() if lines > 220}
-    assert not long, f"files of more than 220 lines of code: {long}"
+    long = {name: lines for name, lines in count.items() if lines > 240}
+    assert not long, f"files of more than 240 lines of code: {long}"
 
 
 def test_a_published_rule_fits_on_a_page() -> None:

@@ -145,6 +145,8 @@ class TiersSpec:
             )
         if self.read != "softmax" and not isinstance(self.read, Gate):
             raise ConfigError(f"Tiers: read is {self.read!r}, expected 'softmax' or at.Gate().")
+        if any(memory.head_sizes for memory in self.memories):
+            raise ConfigError("Tiers: head_sizes do not apply to tiers. Leave them out.")
         for name in ("per_head", "scale"):
             values = {getattr(memory, name) for memory in self.memories}
             if len(values) > 1:

@@ -84,8 +84,8 @@ LAYER_MUTANTS = (
     Mutant(
         "documents are ignored",
         LAYER,
-        "            document=document,\n        )\n        valid = _flags(",
-        "            document=None,\n        )\n        valid = _flags(",
+        "**params, document=document\n",
+        "**params, document=None\n",
         "layer/test_attention.py::test_documents_are_read_as_if_each_were_alone",
     ),
     Mutant(
