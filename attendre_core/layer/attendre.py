@@ -24,9 +24,8 @@ from attendre_core.joint.beside import Beside
 from attendre_core.layer.decoding import decoding
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.spec import LayerSpec
-from attendre_core.layer.trace import StepTrace, trace_step
+from attendre_core.layer.trace import trace_step
 from attendre_core.memory.queue import DataOnlyState
-from attendre_core.memory.state import KeyValueState
 from attendre_core.probes.probing import ProbedLayer
 from attendre_core.tree import tree_map
 
@@ -48,7 +47,7 @@ class AttendreLayer(ProbedLayer, LayerSpec):
     Parameters
     ----------
     kv_memory
-        M entries of keys and values.
+        M entries of keys and values; `Tiers`, if what they evict goes on to other memories.
     q_memory
         N waiting queries; None attends at once. N must be smaller than M; M / 2 is a good choice.
     top_k
@@ -59,6 +58,8 @@ class AttendreLayer(ProbedLayer, LayerSpec):
         Position scheme.
     trace
         Record what each step inserted and evicted, and why.
+    evicted
+        Hand out what each step evicts, as ``LayerOutput.evicted``.
 
     Notes
     -----
@@ -106,7 +107,7 @@ class AttendreLayer(ProbedLayer, LayerSpec):
         encoding_params
             Learned arrays of the encoding, such as T5's table.
         policy_params
-            Arrays that the K/V memory's policy needs, if any.
+            Arrays that the K/V memory's policy needs, if any; of `Tiers`, `TiersParameters`.
         donate
             The caller will not use ``state`` again, so its arrays may be overwritten.
         """
@@ -129,14 +130,18 @@ class AttendreLayer(ProbedLayer, LayerSpec):
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
         more = {"aux": document, "policy_params": policy_params}
-        record = None
-        if self.trace:
-            kv, evicted = self.kv_memory.insert(state.kv, *entries, **more)
-            place = (chunk.position, _flags(chunk.position, chunk.valid))
-            record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
+        record: Any = None
+        evicted: Any = None
+        if self.trace or self.evicted:
+            donate = donate and not self.trace
+            kv, evicted = self.kv_memory.insert(state.kv, *entries, **more, donate=donate)
         else:
             kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
+        if self.trace:
+            place = (chunk.position, _flags(chunk.position, chunk.valid))
+            record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, chunk.beside, record)
+        output = output._replace(evicted=evicted) if self.evicted else output
         return LayerState(kv, queue), output
 
     def flush(
@@ -215,21 +220,20 @@ class AttendreLayer(ProbedLayer, LayerSpec):
         data = (chunk.query, chunk.carry, chunk.document, chunk.metadata)
         if self.q_memory is None or state.queue is None:
             return None, _Waiting(data, chunk.position, chunk.valid)
-        queue, out = self.q_memory.insert(
-            state.queue, data, chunk.position, chunk.valid, score=chunk.query_score
-        )
+        place = (chunk.position, chunk.valid)
+        queue, out = self.q_memory.insert(state.queue, data, *place, score=chunk.query_score)
         return queue, _Waiting(*out)
 
     def _attend(
-        self, kv: KeyValueState, waiting: _Waiting, encoding_params: Any, policy_params: Any,
-        beside: Beside | None, record: StepTrace | None,
-    ) -> tuple[KeyValueState, LayerOutput]:  # fmt: skip
+        self, kv: Any, waiting: _Waiting, encoding_params: Any, policy_params: Any,
+        beside: Beside | None, record: Any,
+    ) -> tuple[Any, LayerOutput]:  # fmt: skip
         query, carry, document, metadata = waiting.data
+        given = (query, waiting.position, waiting.valid, self.top_k, self.causal)
+        params = {"encoding_params": encoding_params, "policy_params": policy_params}
         kv, value = self.kv_memory.attend(
-            kv, query, waiting.position, waiting.valid, self.top_k, self.causal,
-            encoding=self.encoding, encoding_params=encoding_params, policy_params=policy_params,
-            document=document, beside=beside,
-        )  # fmt: skip
+            kv, *given, encoding=self.encoding, **params, document=document, beside=beside
+        )
         valid = _flags(waiting.position, waiting.valid)
         return kv, LayerOutput(value, carry, waiting.position, valid, document, metadata, record)
 

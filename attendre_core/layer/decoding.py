@@ -9,6 +9,7 @@ from attendre_core import checks
 from attendre_core.layer.records import LayerState
 from attendre_core.memory.state import grown
 from attendre_core.policies.fifo import FIFO
+from attendre_core.tiers.tiers import Tiers
 
 if TYPE_CHECKING:
     from attendre_core.layer.attendre import AttendreLayer
@@ -46,6 +47,9 @@ def decoding(
     )  # fmt: skip
     if layer.kv_memory.present == "visible":
         kv, _ = layer.kv_memory.settle(kv, policy_params=policy_params)
+    if isinstance(layer.kv_memory, Tiers):
+        memory, kv = layer.kv_memory.decoding(kv, room)
+        return replace(layer, kv_memory=memory, q_memory=None, causal=True), LayerState(kv, None)
     slots = max(layer.kv_memory.size + room, kv.key.shape[2])
     if slots > kv.key.shape[2]:
         kv = grown(kv, slots - kv.key.shape[2])

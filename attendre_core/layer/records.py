@@ -8,7 +8,7 @@ from attendre_core.backend import Array
 from attendre_core.joint.beside import Beside
 from attendre_core.layer.trace import StepTrace
 from attendre_core.memory.queue import DataOnlyState
-from attendre_core.memory.state import KeyValueState
+from attendre_core.memory.state import EvictedEntries, KeyValueState
 
 __all__ = ["Chunk", "LayerOutput", "LayerState"]
 
@@ -54,7 +54,8 @@ class LayerOutput(NamedTuple):
     """What comes out of a layer, N positions late; only valid positions are real.
 
     ``value`` is (batch, seq, heads, value_dim), zeros where not valid; the other fields belong to
-    the same positions. ``trace`` is None unless the layer traces.
+    the same positions. ``trace`` is None unless the layer traces, ``evicted`` unless it hands out
+    what it evicts.
     """
 
     value: Array
@@ -64,10 +65,11 @@ class LayerOutput(NamedTuple):
     document: Array | None
     metadata: Any
     trace: StepTrace | None
+    evicted: EvictedEntries | None = None
 
 
 class LayerState(NamedTuple):
     """What a layer remembers: the K/V memory, and the Q memory or None."""
 
-    kv: KeyValueState
+    kv: KeyValueState | Any  # or TiersState
     queue: DataOnlyState | None

@@ -14,6 +14,7 @@ from attendre_core.memory.inside import check_sizes
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.positions import Encoding, NoPosition
+from attendre_core.tiers.tiers import Tiers
 
 __all__ = ["LayerSpec"]
 
@@ -22,12 +23,13 @@ __all__ = ["LayerSpec"]
 class LayerSpec:
     """The fields of an `AttendreLayer`; see its documentation."""
 
-    kv_memory: KeyValueMemory
+    kv_memory: KeyValueMemory | Any  # or Tiers
     q_memory: DataOnlyMemory | None = None
     top_k: int | None = None
     causal: bool = False
     encoding: Encoding = NoPosition()
     trace: bool = False
+    evicted: bool = False
 
     def __post_init__(self) -> None:
         _check_layer(self)
@@ -125,8 +127,11 @@ class LayerSpec:
 
 def _check_layer(layer: LayerSpec) -> None:
     where = "AttendreLayer"
-    if not isinstance(layer.kv_memory, KeyValueMemory):
-        raise ConfigError(f"{where}: kv_memory is {layer.kv_memory!r}, expected a KeyValueMemory.")
+    if not isinstance(layer.kv_memory, KeyValueMemory) and (
+        layer.trace or not isinstance(layer.kv_memory, Tiers)
+    ):
+        told = "expected a KeyValueMemory, or Tiers, which cannot be traced."
+        raise ConfigError(f"{where}: kv_memory is {layer.kv_memory!r}, {told}")
     if layer.q_memory is not None and not isinstance(layer.q_memory, DataOnlyMemory):
         raise ConfigError(
             f"{where}: q_memory is {layer.q_memory!r}, expected a DataOnlyMemory, or None to "

@@ -19,6 +19,7 @@ from attendre_core.presets.systems import (
     PAPER_PRESETS,
     PRESETS,
     SCORE_PRESETS,
+    TIER_PRESETS,
     parse,
     preset,
 )
@@ -32,6 +33,7 @@ __all__ = [
     "PAPER_PRESETS",
     "PRESETS",
     "SCORE_PRESETS",
+    "TIER_PRESETS",
     "MemoryConfig",
     "Option",
     "ParsedName",

@@ -14,6 +14,8 @@ from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.spec import CHUNK
 from attendre_core.policies import Policy
+from attendre_core.tiers.spec import Tier
+from attendre_core.tiers.tiers import Tiers
 
 __all__ = ["MemoryConfig", "usual_chunk"]
 
@@ -80,6 +82,9 @@ class MemoryConfig:
     head_sizes
         Entries of each K/V head of each layer, ((layer 0's heads), ...), with ``per_head=True``;
         empty: M in every head. `attendre_core.presets.head_sizes` measures them.
+    tiers
+        Memories behind the first, which receive what it evicts (see `Tiers`); M counts the
+        entries of all of them.
 
     Examples
     --------
@@ -112,6 +117,7 @@ class MemoryConfig:
     adapt: bool = False
     layer_sizes: tuple[int, ...] | Literal["pyramid"] = ()
     head_sizes: tuple[tuple[int, ...], ...] = ()
+    tiers: tuple[Tier, ...] = ()
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"
@@ -244,8 +250,8 @@ class MemoryConfig:
             return None
         return min(self.top_k, self.size_of(layer))
 
-    def kv_memory(self, layer: int = 0, window: int | None = None) -> KeyValueMemory:
-        """Return the K/V memory of one layer.
+    def kv_memory(self, layer: int = 0, window: int | None = None) -> KeyValueMemory | Any:
+        """Return the K/V memory of one layer; `Tiers`, if there are any.
 
         A layer with a sliding window never sees again what is outside of it. Unless
         `layer_policies` names its policy, it gets a first-in-first-out memory of everything that
@@ -269,9 +275,15 @@ class MemoryConfig:
             return KeyValueMemory(size=window - 1 + self.q_size + longest)
         return self._memory(layer, self.size_of(layer))
 
-    def _memory(self, layer: int, size: int) -> KeyValueMemory:
-        return KeyValueMemory(
-            size=size,
+    def _memory(self, layer: int, size: int) -> KeyValueMemory | Any:
+        behind = sum(tier.memory.size for tier in self.tiers)
+        if behind >= size:
+            raise ConfigError(
+                f"MemoryConfig: a layer has {size} entries, of which the tiers behind the first "
+                f"hold {behind}. Leave some to the first: raise kv_size, or make tiers smaller."
+            )
+        first = KeyValueMemory(
+            size=size - behind,
             policy=self.policy_of(layer),
             present=self.present,
             per_head=self.per_head,
@@ -280,6 +292,7 @@ class MemoryConfig:
             pin=self.pin,
             head_sizes=self.head_sizes[layer] if self.head_sizes and layer >= 0 else (),
         )
+        return Tiers(first, *self.tiers) if self.tiers else first
 
     def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
         """Return the Q memory of one layer; None if N = 0."""

@@ -70,7 +70,9 @@ def name_of(config: MemoryConfig) -> str:
                 return f"{parsed}{layers}:{config.kv_size}"
         except ConfigError:
             continue
-    options = _differences(plain, {"policy": config.policy}) or ()
+    base = {"policy": config.policy, "tiers": config.tiers}
+    options = _differences(plain, base) or ()
+    layers += f"+tiers={config.tiers!r}" if config.tiers else ""
     return f"{'+'.join((repr(config.policy), *options))}{layers}:{config.kv_size}"
 
 

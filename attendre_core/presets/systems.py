@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from attendre_core.errors import ConfigError
+from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.policies import (
     FIFO,
     H2O,
@@ -37,6 +38,8 @@ from attendre_core.policies import (
 from attendre_core.presets.config import MemoryConfig, usual_chunk
 from attendre_core.presets.grammar import ParsedName, split_name
 from attendre_core.presets.options import option_of
+from attendre_core.tiers.compress import MeanPool
+from attendre_core.tiers.spec import Tier
 
 __all__ = [
     "CONTROL_PRESETS",
@@ -47,6 +50,7 @@ __all__ = [
     "PAPER_PRESETS",
     "PRESETS",
     "SCORE_PRESETS",
+    "TIER_PRESETS",
     "build",
     "is_recommended",
     "parse",
@@ -58,6 +62,8 @@ __all__ = [
 PAPER_PRESETS = ("MT", "AS", "LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3", "LRU", "LFU")
 #: Systems from other papers, as far as memories of fixed size can express them.
 OTHER_PRESETS = ("Transformer-XL", "Unlimiformer", "LM-Infinite", "H2O", "TOVA")
+#: Systems of several memories, of which each receives what the one before it evicts.
+TIER_PRESETS = ("Compressive-Transformer",)
 #: Published scores, each in a complete system: those that read weights and values, ...
 SCORE_PRESETS = ("H2O-vlen", "SnapKV", "Defensive", "DropKV", "ValueNorm")
 #: ... and those that read keys, values or queries.
@@ -67,7 +73,9 @@ KEY_PRESETS = (
 #: Recommended by this project: for models that look both ways, and for causal ones.
 OWN_PRESETS = ("attendre", "attendre-causal")
 #: Names of complete systems; `preset` also accepts any LFA-<decay>.
-PRESETS = (*PAPER_PRESETS, *OTHER_PRESETS, *SCORE_PRESETS, *KEY_PRESETS, *OWN_PRESETS)
+PRESETS = (
+    *PAPER_PRESETS, *OTHER_PRESETS, *TIER_PRESETS, *SCORE_PRESETS, *KEY_PRESETS, *OWN_PRESETS,
+)  # fmt: skip
 #: Memories that a policy has to beat: the first M entries, and a random sample of all entries.
 CONTROL_PRESETS = ("first-M", "random")
 #: Everything that a name can begin with, except LFA-<decay> and module:Class.
@@ -75,7 +83,7 @@ NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
 #: Sinks of LM-Infinite in its authors' runs, with windows of 2,048 or 4,096 positions.
 _LM_INFINITE_SINKS = 100
 #: Settings that, besides the policy, define a system.
-DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks"})
+DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks", "tiers"})
 
 
 def parse(text: str, others: Sequence[str] = ()) -> ParsedName:
@@ -113,7 +121,8 @@ def preset(
         From the paper: ``"MT"`` (Memorizing Transformer: FIFO), ``"AS"`` (four attention sinks),
         ``"LRA-last"``, ``"LRA-max"``, ``"LRA-sum"``, ``"LFA-<decay>"`` such as ``"LFA-0"`` or
         ``"LFA-1e-3"``, ``"LRU"``, ``"LFU"``, all with c = 1. From other papers:
-        ``"Transformer-XL"``, ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
+        ``"Transformer-XL"``, ``"Compressive-Transformer"`` (half of the entries are the mean of
+        four each), ``"Unlimiformer"``, ``"LM-Infinite"``, ``"H2O"``, ``"TOVA"``,
         ``"H2O-vlen"``, ``"SnapKV"``, ``"Defensive"``, ``"DropKV"``, ``"ValueNorm"``,
         ``"Knorm"``, ``"KeyDiff"``, ``"LagKV"``, ``"R-KV"``, ``"Leverage"``,
         ``"ExpectedAttention"``, ``"TRAMS"``, ``"Nexus"``.
@@ -254,6 +263,10 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
         "LRU": {"policy": LRU()},
         "LFU": {"policy": LFU()},
         "Transformer-XL": {"policy": FIFO(), "present": "visible"},
+        "Compressive-Transformer": {
+            "policy": FIFO(), "present": "visible",
+            "tiers": (Tier(KeyValueMemory(max(size // 2, 1)), MeanPool(4)),),
+        },
         # K belongs to the attention from decoder to encoder.
         "Unlimiformer": {"policy": FIFO(), "top_k": None, "cross_top_k": top_k or chunk},
         "LM-Infinite": {

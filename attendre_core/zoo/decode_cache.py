@@ -23,6 +23,7 @@ from attendre_core.positions.base import Encoding, Places, Term
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
+from attendre_core.tiers.tiers import Tiers
 from attendre_core.zoo.token_rotation import TokenRotation, cast_to
 
 __all__ = ["DecodeCache", "Entries", "can_cache", "prepared", "terms_of"]
@@ -36,6 +37,7 @@ def can_cache(layers: Sequence[AttendreLayer]) -> bool:
     return all(
         layer.top_k is None
         and not layer.trace
+        and (not isinstance(layer.kv_memory, Tiers) or layer.kv_memory.is_one_softmax)
         and type(layer.encoding) in (Encoding, NoPosition, RoPE, LMInfinite)
         for layer in layers
     )

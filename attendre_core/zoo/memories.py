@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +15,7 @@ from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.rope import RoPE
 from attendre_core.positions.window import Window
 from attendre_core.presets import MemoryConfig, adapted
+from attendre_core.tiers.spec import with_scale
 from attendre_core.zoo.architectures.base import Part
 from attendre_core.zoo.blocks import model_stack
 
@@ -103,7 +103,7 @@ def _memory_layer(
 ) -> AttendreLayer:
     window = part.window(number)
     return AttendreLayer(
-        kv_memory=replace(memory.kv_memory(number, window), scale=part.scale),
+        kv_memory=with_scale(memory.kv_memory(number, window), part.scale),
         q_memory=memory.q_memory(number),
         top_k=memory.top_k_of(number, window),
         causal=causal,

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from functools import wraps
 from itertools import product
 from threading import local
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -171,7 +171,7 @@ class _Columns(NamedTuple):
 
 
 #: Where columns are sorted, the slot of each, (batch, 1 or G, columns), and the columns of a head.
-_Sorted = tuple[Tensor | None, Callable[[int, int], _Columns]]
+_Sorted: TypeAlias = "tuple[Tensor | None, Callable[[int, int], _Columns]]"
 
 
 def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:

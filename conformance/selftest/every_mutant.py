@@ -11,6 +11,7 @@ from layer_mutants import LAYER_MUTANTS
 from memory_mutants import MEMORY_MUTANTS
 from mutant import Mutant
 from position_mutants import POSITION_MUTANTS
+from tier_mutants import TIER_MUTANTS
 from weight_mutants import WEIGHT_MUTANTS
 
 EVERY_MUTANT = (
@@ -21,6 +22,7 @@ EVERY_MUTANT = (
     + KERNEL_MUTANTS
     + KEY_MUTANTS
     + WEIGHT_MUTANTS
+    + TIER_MUTANTS
 )
 
 #: What has to be installed to run a mutant.

@@ -27,12 +27,12 @@ _NOTHING = ConstantScore(0.0)
 class Salience(Scored):
     """Keep what some query needed, and what is special: peaks of attention plus unusual entries.
 
-    Three published rules in one sum. In every step an entry gains
+    Three published rules in one sum. In every step an entry gains ::
 
-        p + mean(p) · w / mean(w),    w = |v| · (1 - cos(k, m) + 0.01)^contrast
+        p + mean(p) * w / mean(w),  where  w = length(v) * (1.01 - cos(k, m)) ** contrast
 
-    where p is the largest softmax weight that any query and head paid to it (as in DefensiveKV,
-    arXiv 2510.13334), |v| the length of its value and m the mean direction of the keys (as in
+    Here p is the largest softmax weight that any query and head paid to it (as in DefensiveKV,
+    arXiv 2510.13334), v its value and m the mean direction of the keys (as in
     KeyDiff, arXiv 2504.15364); means are over the stored entries. What was gained before decays.
     An entry that attention passes over is judged by what it is rather than by how it was used.
 

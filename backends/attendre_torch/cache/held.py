@@ -47,6 +47,11 @@ class Held:
 
     def hold(self, number: int, memory: MemoryConfig, *, inside: bool = False) -> Any:
         """Set what is held; returns the layer itself."""
+        if memory.tiers:
+            raise ConfigError(
+                f"AttendreCache: {memory.name} has tiers, which a cache of transformers cannot "
+                "hold. Load the model with attendre_core.load, or use a system without tiers."
+            )
         kv = memory.kv_memory(number)
         self._size, self._sinks, self._pin = kv.size, kv.all_sinks, kv.pin
         self.inside = inside

@@ -1,0 +1,14 @@
+from attendre_core.tiers.compress import Compressor as Compressor
+from attendre_core.tiers.compress import Convolution as Convolution
+from attendre_core.tiers.compress import Dilated as Dilated
+from attendre_core.tiers.compress import MaxPool as MaxPool
+from attendre_core.tiers.compress import MeanPool as MeanPool
+from attendre_core.tiers.compress import MostUsed as MostUsed
+from attendre_core.tiers.merge import Merge as Merge
+from attendre_core.tiers.spec import Gate as Gate
+from attendre_core.tiers.spec import Tier as Tier
+from attendre_core.tiers.spec import TiersParameters as TiersParameters
+from attendre_core.tiers.state import TiersState as TiersState
+from attendre_core.tiers.state import TierState as TierState
+from attendre_core.tiers.tiers import Tiers as Tiers
+from attendre_core.tiers.usage import Usage as Usage

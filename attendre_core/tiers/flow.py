@@ -1,0 +1,223 @@
+"""What the first tier evicts flows on: compressed or not, into the next tier, and so on.
+
+::
+
+    exchange of the first tier ─► evicted, in order of arrival ─► compress ─► exchange of the second
+                                                                                │
+    all slots are written at once, at the end  ◄──── evicted by the last tier ──┘
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from attendre_core import ops
+from attendre_core.backend import Array, namespace_of, numbers
+from attendre_core.memory.admission import Exchange, compete, hand_back
+from attendre_core.memory.arrivals import RECORDS, Arrivals, cleared, padded, taken
+from attendre_core.memory.state import EvictedEntries, KeyValueState
+from attendre_core.tiers.compress import Compressor, as_index
+from attendre_core.tiers.merge import Merge, fill_slots, merge
+from attendre_core.tiers.state import Span, TiersState, TierState, cut, joined, spans, tier_state
+from attendre_core.tree import tree_leaves, tree_map, tree_of
+
+if TYPE_CHECKING:
+    from attendre_core.tiers.spec import Tier, TiersParameters, TiersSpec
+
+__all__ = ["flow_on"]
+
+#: Larger than every arrival number.
+_LAST = 2**31 - 1
+
+
+def flow_on(
+    memory: TiersSpec,
+    state: TiersState,
+    exchange: Exchange,
+    params: TiersParameters,
+    *,
+    donate: bool,
+    hand: bool = True,
+) -> tuple[TiersState, EvictedEntries | None]:
+    """Carry out an exchange of the first tier, and let what it evicts flow on.
+
+    Returns
+    -------
+    state, evicted
+        ``evicted`` is what the last tier evicts; None unless ``hand`` is True.
+    """
+    where, whole = spans(memory, state.key.shape[2]), state.whole
+    writes, tiers, merging = [exchange], [_advanced(whole, whole, exchange.new, exchange)], []
+    gone = hand_back(whole, exchange) if memory.rest or hand else None
+    for number, tier in enumerate(memory.rest, start=1):
+        span, own = where[number], tier_state(state, number, where[number])
+        new = _flowing(gone, tier.compress is not None)
+        if isinstance(tier.compress, Compressor):
+            new, waiting = _compressed(tier.compress, state, span, new, params.compress[number - 1])
+            writes.append(waiting)
+        new = _entering(tier, own, new)
+        merges = isinstance(tier.compress, Merge)
+        if merges:
+            exchange = fill_slots(tier.memory, own, new, params.policies[number])
+            merging.append((span, new, exchange))
+        else:
+            exchange = compete(tier.memory, own, new, params.policies[number])
+        exchange = exchange._replace(slot=exchange.slot + span.first)
+        writes.append(exchange)
+        tiers.append(_merged(own, new) if merges else _advanced(whole, own, new, exchange))
+        if merges:
+            gone = _refused(new)
+        elif hand or number < len(memory.rest):
+            gone = hand_back(whole, exchange)
+    after = _written(state, writes, donate)
+    (clock, *counts, _), *rest = tiers
+    fields = dict(zip(("chunk_start", "evictions", "refusals"), counts, strict=True))
+    rest += state.tiers[len(rest) :]  # that of a tier outside
+    after = after._replace(clock=clock, **fields, tiers=tuple(rest))
+    for span, new, exchange in merging:
+        after = merge(after, span, new, exchange)
+    return after, gone if hand else None
+
+
+def _flowing(gone: EvictedEntries | Any, scored: bool) -> Arrivals:
+    """Return evicted entries as arrivals, those that are valid first, in order of arrival.
+
+    Their scores are those they had only if ``scored`` is True: the next policy gives them others.
+    """
+    xp, axis = namespace_of(gone.key), gone.valid.ndim - 1
+    none, count = xp.zeros_like(gone.valid), gone.valid.shape[-1]
+    order = xp.where(gone.valid, gone.arrival, _LAST - numbers(count, gone.valid))
+    index = ops.lowest(None, order, count)
+
+    def take(x: Array) -> Array:
+        return ops.gather_slots(x, index, axis=axis)
+
+    key, value = (
+        ops.gather_slots(xp.permute_dims(x, (0, 2, 1, 3)), index, axis=2)
+        for x in (gone.key, gone.value)
+    )
+    score, valid = take(gone.score) if scored else gone.score, take(gone.valid)
+    return Arrivals(
+        key, value, take(gone.position), valid, score, gone.arrival, none, none, valid,
+        tree_map(take, gone.aux), gone.arrival[..., 0], gone.arrival[..., 0], False, False,
+    )  # fmt: skip
+
+
+def _compressed(
+    compress: Compressor, state: TiersState, span: Span, new: Arrivals, params: Any
+) -> tuple[Arrivals, Exchange]:
+    """Compress as many entries as are ready, and let the others wait."""
+    axis, room = new.valid.ndim - 1, span.first - span.start
+    waiting = _waiting(state, span, new)
+    every = padded(waiting, new)
+    count = every.valid.shape[-1]
+    number = numbers(count, every.valid)
+    order = ops.lowest(None, namespace_of(number).where(every.valid, number, _LAST - number), count)
+    every = taken(every, order)
+    held = ops.count_true(every.valid, axis=axis)
+    ready = held // compress.block * compress.block
+    whole = count // compress.block * compress.block
+    index = as_index(number[:whole] + 0 * every.position[..., :whole])
+    result = compress.compress(taken(every, index), ready, params)
+    place = ready[..., None] + numbers(room, ready)
+    last = namespace_of(place).minimum(place, namespace_of(place).full_like(place, count - 1))
+    rest = taken(every, as_index(last))._replace(valid=place < held[..., None])
+    slot = as_index(numbers(room, ready) + span.start + 0 * place)
+    rest = cleared(rest, slot, state.key.shape[2])
+    return result, Exchange(rest, slot, slot == slot, state.clock)
+
+
+def _waiting(state: TiersState, span: Span, like: Arrivals) -> Arrivals:
+    """Return the entries that wait to be compressed."""
+    part = cut(state, span.start, span.first)
+    return like._replace(
+        key=part.key,
+        value=part.value,
+        enter=part.valid,
+        aux=part.aux,
+        **{name: getattr(part, name) for name in RECORDS},
+    )
+
+
+def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
+    """Give entries numbers as arrivals of a tier; those that are not finite may not enter it."""
+    xp, axis = namespace_of(own.key), new.valid.ndim - 1
+    keep = (0, 1, 2) if axis == 2 else (0, 2)
+    finite = ops.finite_entries(new.key, keep) & ops.finite_entries(new.value, keep)
+    enter = new.valid & finite
+    clock = xp.reshape(own.clock, (-1,) + (1,) * axis)
+    empty = -1 - numbers(new.valid.shape[-1], own.clock)
+    arrival = xp.where(new.valid, clock + ops.running_count(new.valid) - 1, empty)
+    pins = xp.zeros_like(enter)
+    for first, stop in tier.memory.pin:
+        pins = pins | ((new.position >= first) & (new.position < stop) & enter)
+
+    def counted(flags: Array) -> Array:
+        count = ops.count_true(flags, axis=axis)
+        return xp.max(count, axis=1) if axis == 2 else count
+
+    return new._replace(
+        enter=enter,
+        arrival=arrival,
+        pinned=pins,
+        observed=xp.zeros_like(enter),
+        count=counted(enter),
+        clock=own.clock + counted(new.valid),
+    )
+
+
+def _refused(new: Arrivals) -> EvictedEntries:
+    """Return the entries that may not enter."""
+    xp = namespace_of(new.key)
+    key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (new.key, new.value))
+    gone = new.valid & ~new.enter
+    return EvictedEntries(key, value, new.position, gone, new.aux, new.score, new.arrival)
+
+
+def _advanced(
+    whole: KeyValueState, own: KeyValueState, new: Arrivals, exchange: Exchange
+) -> TierState:
+    """Return the clock and the counts of a tier after an exchange."""
+    xp, (chosen, slot, write, since, refused) = namespace_of(own.clock), exchange
+    counts, held = (own.evictions, own.refusals), (whole.valid, whole.arrival)
+    entries = (chosen.valid, chosen.arrival)
+    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
+    if refused is not None:
+        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, refused.valid.ndim)))
+        evictions, refusals = evictions + without_slot, refusals + without_slot
+    start = xp.where(new.count > 0, own.clock, own.chunk_start)
+    return TierState(new.clock, start, evictions, refusals, own.policy_state)
+
+
+def _merged(own: KeyValueState, new: Arrivals) -> TierState:
+    """Return the clock and the counts of a tier that evicts nothing."""
+    gone = new.valid & ~new.enter
+    count = ops.count_true(gone, axis=tuple(range(1, gone.ndim)))
+    start = namespace_of(own.clock).where(new.count > 0, own.clock, own.chunk_start)
+    return TierState(new.clock, start, own.evictions + count, own.refusals + count, None)
+
+
+def _written(state: TiersState, writes: list[Exchange], donate: bool) -> TiersState:
+    """Write the entries of all tiers at once."""
+    axis = state.valid.ndim - 1
+    slot = joined([as_index(exchange.slot) for exchange in writes])
+    write = joined([exchange.write for exchange in writes])
+
+    def every(name: str, at: int = axis) -> Any:
+        parts = [getattr(exchange.new, name) for exchange in writes]
+        return tree_map(lambda _, *leaves: joined(list(leaves), at), getattr(state, name), *parts)
+
+    key, value = ops.write_slots(
+        (state.key, state.value), slot, (every("key", 2), every("value", 2)), write,
+        axis=2, donate=donate,
+    )  # fmt: skip
+    records = ops.write_slots(
+        (*state[2:8], *tree_leaves(state.aux)), slot,
+        (*map(every, RECORDS), *tree_leaves(every("aux"))), write, axis=axis, donate=donate,
+    )  # fmt: skip
+    return state._replace(
+        key=key,
+        value=value,
+        **dict(zip(RECORDS, records, strict=False)),
+        aux=tree_of(state.aux, records[len(RECORDS) :]),
+    )

@@ -1,0 +1,1 @@
+"""Laws of tiers: what one memory evicts, the next receives."""
