@@ -36,7 +36,9 @@ from attendre_core.policies import Clip as Clip
 from attendre_core.policies import ConstantScore as ConstantScore
 from attendre_core.policies import Defensive as Defensive
 from attendre_core.policies import DropKV as DropKV
+from attendre_core.policies import DynamicContextPruning as DynamicContextPruning
 from attendre_core.policies import ExpectedAttention as ExpectedAttention
+from attendre_core.policies import ExpireSpan as ExpireSpan
 from attendre_core.policies import InitialScore as InitialScore
 from attendre_core.policies import KeyDiff as KeyDiff
 from attendre_core.policies import Knorm as Knorm
@@ -44,6 +46,7 @@ from attendre_core.policies import LagKV as LagKV
 from attendre_core.policies import Leverage as Leverage
 from attendre_core.policies import Nexus as Nexus
 from attendre_core.policies import Policy as Policy
+from attendre_core.policies import Predicted as Predicted
 from attendre_core.policies import QuantileScore as QuantileScore
 from attendre_core.policies import QuotaScore as QuotaScore
 from attendre_core.policies import Random as Random

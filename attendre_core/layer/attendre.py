@@ -127,7 +127,7 @@ class AttendreLayer(LayerSpec):
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
-        more = {"aux": document, "policy_params": policy_params}
+        more = {"aux": document, "policy_params": policy_params, "score": chunk.score}
         record = None
         if self.trace:
             kv, evicted = self.kv_memory.insert(state.kv, *entries, **more)
