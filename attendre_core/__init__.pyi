@@ -71,6 +71,12 @@ from attendre_core.positions import YaRN as YaRN
 from attendre_core.presets import PRESETS as PRESETS
 from attendre_core.presets import MemoryConfig as MemoryConfig
 from attendre_core.presets import preset as preset
+from attendre_core.written import ICAE as ICAE
+from attendre_core.written import MART as MART
+from attendre_core.written import Memformer as Memformer
+from attendre_core.written import TokenTuring as TokenTuring
+from attendre_core.written import Writer as Writer
+from attendre_core.written import WrittenMemory as WrittenMemory
 from attendre_core.zoo import Answer as Answer
 from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model

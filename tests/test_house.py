@@ -30,6 +30,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("policies", "positions"),
     ("joint",),
     ("memory",),
+    ("written",),
     ("layer",),
     ("presets",),
     ("modules",),
@@ -46,6 +47,8 @@ UPWARD: dict[tuple[str, str], str] = {
 }
 #: The rooms that read like the paper: no value of an array is ever read there.
 PAPER = ("memory", "policies", "layer", "positions", "ops")
+#: Plain code under the same laws that is not a part of the paper.
+BEYOND = ("joint", "written")
 #: Rules of other papers: plain code under the same laws, but not a part of the paper.
 PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
@@ -224,7 +227,7 @@ def _makes_array(node: ast.AST) -> bool:
     return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
-@pytest.mark.parametrize("room", PAPER)
+@pytest.mark.parametrize("room", PAPER + BEYOND)
 def test_no_value_is_read_in_the_rooms_of_the_paper(room: str) -> None:
     wrong = [
         f"{name}, {place}"
@@ -270,6 +273,11 @@ def test_the_paper_can_be_read_in_one_sitting() -> None:
     assert not long, f"files of more than 300 lines: {long}"
     median = statistics.median(count.values())
     assert median <= 110, f"the median file has {median} lines of code"
+
+
+def test_rooms_beyond_the_paper_stay_small() -> None:
+    count = {room: sum(map(code_lines, files_of(CORE / room))) for room in BEYOND}
+    assert sum(count.values()) <= 500, f"lines of code: {count}"
 
 
 def test_a_published_rule_fits_on_a_page() -> None:

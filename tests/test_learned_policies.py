@@ -375,7 +375,7 @@ def test_a_stack_hands_the_parameters_of_a_block_to_its_policy() -> None:
     spans = state[0].kv.score[0][order]
     np.testing.assert_allclose(spans, EXPIRE.longest / (1 + np.exp(-product)), atol=1e-4)
     state, rest = stack.flush(state, [Layer()])
-    assert all(np.isfinite(one.value).all() for one in rest)
+    assert all(np.isfinite(one.x).all() for one in rest)
 
 
 def test_mistakes_say_what_to_do() -> None:

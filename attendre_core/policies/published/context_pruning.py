@@ -27,8 +27,8 @@ class DynamicContextPruning(Policy):
     The rule of "Dynamic Context Pruning for Efficient and Interpretable Autoregressive
     Transformers" (arXiv 2305.15805). Query n lets the share sigmoid(q_n.k_j / sqrt(r) + bias) of
     entry j pass, where q and k are interaction queries and keys of r numbers, and the sigmoid is
-    sparse: it reaches 0 and 1. The product over all queries after j, up to the one that attends, multiplies
-    the weight; it is the entry's score. What has reached 0 is evicted first.
+    sparse: it reaches 0 and 1. The product over all queries after j, up to the one that attends,
+    multiplies the weight; it is the entry's score. What has reached 0 is evicted first.
 
     Parameters
     ----------
