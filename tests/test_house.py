@@ -31,7 +31,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("joint",),
     ("memory",),
     ("written",),
-    ("layer",),
+    ("layer", "traces"),
     ("presets",),
     ("modules",),
     ("zoo",),
@@ -54,7 +54,6 @@ PUBLISHED = CORE / "policies" / "published"
 #: Files of these rooms that may read values, and why.
 READERS = {
     "memory/report.py": "says in numbers what a memory holds, for people; not part of a step",
-    "layer/trace.py": "exports what was traced, for people; not part of a step",
 }
 
 

@@ -85,7 +85,7 @@ class System:
             waiting = 0 if causal else length
             room = max(memory.chunk, length, waiting + 1)
             memory = replace(memory, kv_size=room, q_size=waiting, finish="flush",
-                             layer_sizes=())  # fmt: skip
+                             layer_sizes=(), head_sizes=())  # fmt: skip
         return replace(memory, encoder_outputs=min(memory.encoder_outputs, length))
 
 

@@ -7,6 +7,6 @@ from attendre_core.layer.records import LayerState as LayerState
 from attendre_core.layer.stack import Stack as Stack
 from attendre_core.layer.stack import StackOutput as StackOutput
 from attendre_core.layer.trace import REASONS as REASONS
-from attendre_core.layer.trace import Eviction as Eviction
 from attendre_core.layer.trace import StepTrace as StepTrace
-from attendre_core.layer.trace import Trace as Trace
+from attendre_core.traces import Eviction as Eviction
+from attendre_core.traces import Trace as Trace

@@ -23,7 +23,7 @@ from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.errors import ShapeError
 from attendre_core.memory.arrivals import RECORDS, Arrivals, taken
-from attendre_core.memory.state import EvictedEntries, KeyValueState
+from attendre_core.memory.state import CLOSED, EvictedEntries, KeyValueState
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.ties import RandomTies
 from attendre_core.tree import tree_leaves, tree_map, tree_of
@@ -159,11 +159,14 @@ def rank(
 
 def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
     """Rank the entries of a key-value memory."""
-    sinks = max(memory.sinks, memory.policy.sinks)
-    return rank(
+    found = rank(
         memory.policy, entries, clock,
-        sinks=sinks, protect_recent=memory.protect_recent, ties=memory.ties,
+        sinks=memory.all_sinks, protect_recent=memory.protect_recent, ties=memory.ties,
     )  # fmt: skip
+    if not memory.head_sizes:
+        return found
+    shut = entries.arrival == CLOSED
+    return found._replace(primary=ops.fill(found.primary, shut, float("inf")))
 
 
 def compete(

@@ -18,6 +18,7 @@ from attendre_core.memory.state import (
     Entries,
     EvictedEntries,
     KeyValueState,
+    closed,
     empty_like,
     empty_state,
 )
@@ -96,6 +97,11 @@ class KeyValueStates(KeyValueSpec):
             xp, batch, heads, self.slots(chunk), head_dim, value_dim or head_dim, dtype, device,
             self.per_head, aux,
         )  # fmt: skip
+        return self._begun(state)
+
+    def _begun(self, empty: KeyValueState) -> KeyValueState:
+        """Close the slots that a head may not use, and let the policy begin."""
+        state = closed(empty, self.head_sizes) if self.head_sizes else empty
         return state._replace(policy_state=self.policy.init(Stored(*state[:10])))
 
     def entries(self, state: KeyValueState) -> Entries:
@@ -122,9 +128,7 @@ class KeyValueStates(KeyValueSpec):
             Boolean, (batch,): True = empty this row.
         """
         checks.key_value_state("KeyValueMemory.reset", self, state)
-        empty = empty_like(state)
-        empty = empty._replace(policy_state=self.policy.init(Stored(*empty[:10])))
-        return reset_rows("KeyValueMemory.reset", state, empty, rows)
+        return reset_rows("KeyValueMemory.reset", state, self._begun(empty_like(state)), rows)
 
     def reorder(self, state: KeyValueState, index: Array) -> KeyValueState:
         """Select rows, in any order and with repetition, as beam search needs.

@@ -58,6 +58,10 @@ class KeyValueMemory(KeyValueStates):
     sinks
         How many of the first entries are never evicted, with any policy; the larger of this and
         the policy's own sinks applies.
+    head_sizes
+        Entries of each K/V head, at most ``size``; needs ``per_head=True``. Empty: ``size`` in
+        every head. Slots that a head may not use stay empty: arrays are as large as the largest
+        head needs.
 
     Examples
     --------

@@ -33,6 +33,7 @@ class KeyValueSpec:
     retrieval: Literal["threshold", "gather", "approximate"] = "threshold"
     passes: int = 16
     sinks: int = 0
+    head_sizes: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         where = "KeyValueMemory"
@@ -42,8 +43,20 @@ class KeyValueSpec:
             if getattr(self, name) not in words:
                 given, known = getattr(self, name), " or ".join(map(repr, words))
                 raise ConfigError(f"{where}: {name} is {given!r}, expected {known}.")
-        check_policy(where, self.policy, self.size, self.sinks, self.protect_recent, self.ties)
+        least = min((self.size, *self._checked_head_sizes(where)))
+        check_policy(where, self.policy, least, self.sinks, self.protect_recent, self.ties)
         check_pin(where, self.pin)
+
+    def _checked_head_sizes(self, where: str) -> tuple[int, ...]:
+        sizes = self.head_sizes
+        for size in sizes if isinstance(sizes, tuple) else (sizes,):
+            checks.whole_number(where, "head_sizes", size, least=1, hint="It counts entries.")
+        if sizes and (not self.per_head or max(sizes) != self.size):
+            raise ConfigError(
+                f"{where}: head_sizes is {sizes}, with per_head={self.per_head} and size "
+                f"{self.size}, expected per_head=True and the largest of them as size."
+            )
+        return sizes
 
     @property
     def all_sinks(self) -> int:

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from attendre_core import checks
+from attendre_core import checks, ops
 from attendre_core.backend import Array, Namespace, backend_of, numbers
+from attendre_core.errors import ConfigError
 from attendre_core.policies.view import NO_QUERY
 from attendre_core.tree import tree_map
 
 __all__ = [
-    "Entries", "EvictedEntries", "KeyValueState", "RetrievedEntries", "empty_like", "empty_state",
-    "grown",
+    "CLOSED", "Entries", "EvictedEntries", "KeyValueState", "RetrievedEntries", "closed",
+    "empty_like", "empty_state", "grown",
 ]  # fmt: skip
+
+#: Arrival number of a slot that its head may not use: it stays empty, and ranks above all others.
+CLOSED = 2**31 - 1
 
 
 class KeyValueState(NamedTuple):
@@ -152,6 +156,19 @@ def empty_state(
         evictions=zeros((batch,), xp.int32),
         refusals=zeros((batch,), xp.int32),
     )
+
+
+def closed(state: KeyValueState, sizes: tuple[int, ...]) -> KeyValueState:
+    """Close slots of an empty state, so that each K/V head holds only as many as its size."""
+    xp = backend_of(state.key).xp
+    if len(sizes) != state.key.shape[1]:
+        raise ConfigError(
+            f"KeyValueMemory.init: head_sizes has {len(sizes)} numbers, but there are "
+            f"{state.key.shape[1]} K/V heads. Give one number for each."
+        )
+    number = numbers(state.key.shape[2], state.arrival)
+    shut = xp.stack([(number >= size) & (number < max(sizes)) for size in sizes])
+    return state._replace(arrival=ops.fill(state.arrival, shut, CLOSED))
 
 
 def empty_like(state: KeyValueState, slots: int | None = None) -> KeyValueState:

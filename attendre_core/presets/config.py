@@ -77,6 +77,9 @@ class MemoryConfig:
     layer_sizes
         Entries of each layer's K/V memory; empty: M in every layer. ``"pyramid"``: many in the
         first layers and few in the last, M on average; see `for_layers`.
+    head_sizes
+        Entries of each K/V head of each layer, ((layer 0's heads), ...), with ``per_head=True``;
+        empty: M in every head. `attendre_core.presets.head_sizes` measures them.
 
     Examples
     --------
@@ -108,6 +111,7 @@ class MemoryConfig:
     cross_top_k: int | None = None
     adapt: bool = False
     layer_sizes: tuple[int, ...] | Literal["pyramid"] = ()
+    head_sizes: tuple[tuple[int, ...], ...] = ()
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"
@@ -147,9 +151,13 @@ class MemoryConfig:
             self._memory(layer, self.kv_size)
         for layer, size in enumerate(self.layer_sizes if self.layer_sizes != "pyramid" else ()):
             self._memory(layer, int(size))
+        for layer, sizes in enumerate(self.head_sizes):
+            self._memory(layer, max(sizes, default=0))
 
     def _check_sizes(self, where: str) -> None:
         sizes = self.layer_sizes
+        if self.head_sizes:
+            _check_head_sizes(where, self)
         if sizes == "pyramid":
             return
         if not isinstance(sizes, tuple):
@@ -210,11 +218,13 @@ class MemoryConfig:
             each = (next(sizes) if self.governs(i, w) else self.kv_size
                     for i, w in enumerate(windows))  # fmt: skip
             return replace(self, layer_sizes=tuple(each))
-        if self.layer_sizes and len(self.layer_sizes) != len(windows):
-            raise ConfigError(
-                f"MemoryConfig: layer_sizes has {len(self.layer_sizes)} numbers, but the model has "
-                f"{len(windows)} layers. Give one number for each layer."
-            )
+        for name, what in (("layer_sizes", "numbers"), ("head_sizes", "tuples")):
+            given = getattr(self, name)
+            if given and len(given) != len(windows):
+                raise ConfigError(
+                    f"MemoryConfig: {name} has {len(given)} {what}, but the model has "
+                    f"{len(windows)} layers. Give one for each layer."
+                )
         return self
 
     def size_of(self, layer: int) -> int:
@@ -224,6 +234,8 @@ class MemoryConfig:
                 f"MemoryConfig: layer_sizes is {self.layer_sizes!r}, whose sizes depend on the "
                 "number of layers. Use for_layers(windows) first, with one window or None for each."
             )
+        if self.head_sizes:
+            return max(self.head_sizes[layer])
         return self.layer_sizes[layer] if self.layer_sizes else self.kv_size
 
     def top_k_of(self, layer: int, window: int | None = None) -> int | None:
@@ -266,6 +278,7 @@ class MemoryConfig:
             protect_recent=self.protect_recent,
             sinks=self.sinks,
             pin=self.pin,
+            head_sizes=self.head_sizes[layer] if self.head_sizes and layer >= 0 else (),
         )
 
     def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
@@ -338,6 +351,22 @@ class MemoryConfig:
         query = np.empty((batch, 1, heads, head_dim), kind)
         carry = np.empty((batch, 1, carry_dim or heads * head_dim), kind)
         return total + layers * queue.nbytes((query, carry))
+
+
+def _check_head_sizes(where: str, config: MemoryConfig) -> None:
+    sizes = config.head_sizes
+    if not isinstance(sizes, tuple) or not all(isinstance(each, tuple) and each for each in sizes):
+        raise ConfigError(
+            f"{where}: head_sizes is {sizes!r}, expected the sizes of all K/V heads for each "
+            "layer, such as ((96, 32), (64, 64))."
+        )
+    if config.layer_sizes:
+        raise ConfigError(f"{where}: layer_sizes and head_sizes are both given. Keep one of them.")
+    if 0 < config.q_size >= min(map(min, sizes)):
+        raise ConfigError(
+            f"{where}: q_size is {config.q_size} and head_sizes has {min(map(min, sizes))}, "
+            "expected more entries than queries wait for in every head."
+        )
 
 
 def _pyramid(config: MemoryConfig, layers: int) -> list[int]:

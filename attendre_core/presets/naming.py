@@ -60,8 +60,10 @@ def name_of(config: MemoryConfig) -> str:
     The name with the fewest options wins. Names of systems that are not the paper's are preferred
     only if no option changes their policy or their `DEFINING` settings.
     """
-    plain = replace(config, layer_policies=())
+    plain = replace(config, layer_policies=(), head_sizes=())
     layers = "".join(f"+layer{i}={policy!r}" for i, policy in config.layer_policies)
+    if config.head_sizes:
+        layers += f"+head_sizes={config.head_sizes}"
     for parsed in sorted(_candidates(plain), key=_preference):
         try:
             if build(parsed, config.kv_size) == plain:

@@ -2,8 +2,9 @@
 
 from attendre_core.zoo.answer import Answer
 from attendre_core.zoo.chat import Chat
+from attendre_core.zoo.head_sizes import head_sizes
 from attendre_core.zoo.loading import load
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.stream import Stream
 
-__all__ = ["Answer", "Chat", "Model", "Stream", "load"]
+__all__ = ["Answer", "Chat", "Model", "Stream", "head_sizes", "load"]

@@ -247,8 +247,9 @@ class Chat:
         if model.memory is None:
             return model  # full attention evicts nothing
         windows = [model.reading_part.window(i) for i in range(model.reading_part.layers)]
-        sizes = model.memory.for_layers(windows).layer_sizes or (model.memory.kv_size,)
-        count, size = self._system_tokens(model), min(int(each) for each in sizes)
+        memory = model.memory.for_layers(windows)
+        sizes = (*map(int, memory.layer_sizes), *map(min, memory.head_sizes)) or (memory.kv_size,)
+        count, size = self._system_tokens(model), min(sizes)
         if count + model.memory.protect_recent >= size:
             raise ConfigError(
                 f"Model.chat: the system message takes {count} tokens, which do not fit into a "

@@ -16,6 +16,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.layer.block import Observer
 from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
+from attendre_core.memory.state import Entries
 from attendre_core.tree import tree_map
 from attendre_core.zoo.blocks import compiled
 from attendre_core.zoo.full_attention import GrowingReader
@@ -211,6 +212,14 @@ class Stream:
         layers = self._reader.stack(int(self._read.max())).layers
         return [
             layer.kv_memory.report(state.kv, warn_below=0.0)
+            for layer, state in zip(layers, self._states, strict=True)
+        ]
+
+    def entries(self) -> list[Entries]:
+        """Return what the memory of each layer holds: keys, values, positions and scores."""
+        layers = self._reader.stack(int(self._read.max())).layers
+        return [
+            layer.kv_memory.entries(state.kv)
             for layer, state in zip(layers, self._states, strict=True)
         ]
 

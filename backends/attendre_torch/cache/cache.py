@@ -12,10 +12,10 @@ from torch import Tensor
 from transformers.cache_utils import Cache
 
 from attendre_core.errors import ConfigError
-from attendre_core.layer.trace import Trace
 from attendre_core.memory.report import MemoryReport
 from attendre_core.policies.fifo import FIFO
 from attendre_core.presets import MemoryConfig
+from attendre_core.traces import Trace
 from attendre_core.tree import tree_leaves
 from attendre_torch.cache.attaching import attach, check_attached, check_watched, detach, innermost
 from attendre_torch.cache.held import Held
