@@ -227,7 +227,9 @@ def main(name: str = "torch", settings: Settings | None = None) -> dict[str, Any
     ):
         tested(f"{title}, before", system, params)
         open_wide = replace(system, size=s.length, chunk=s.length // 2)
-        after = train(name, params, open_wide, s, s.policy_steps, only=(part,), rate=5e-2, price=price)
+        after = train(
+            name, params, open_wide, s, s.policy_steps, only=(part,), rate=5e-2, price=price
+        )
         tested(f"{title}, after", system, after)
     tested("slots, before", slots, params)
     after = train(name, params, slots, s, s.slot_steps, rate=5e-3)
