@@ -40,7 +40,9 @@ from attendre_core.policies import Clip as Clip
 from attendre_core.policies import ConstantScore as ConstantScore
 from attendre_core.policies import Defensive as Defensive
 from attendre_core.policies import DropKV as DropKV
+from attendre_core.policies import DynamicContextPruning as DynamicContextPruning
 from attendre_core.policies import ExpectedAttention as ExpectedAttention
+from attendre_core.policies import ExpireSpan as ExpireSpan
 from attendre_core.policies import InitialScore as InitialScore
 from attendre_core.policies import KeyDiff as KeyDiff
 from attendre_core.policies import Knorm as Knorm
@@ -48,6 +50,7 @@ from attendre_core.policies import LagKV as LagKV
 from attendre_core.policies import Leverage as Leverage
 from attendre_core.policies import Nexus as Nexus
 from attendre_core.policies import Policy as Policy
+from attendre_core.policies import Predicted as Predicted
 from attendre_core.policies import QuantileScore as QuantileScore
 from attendre_core.policies import QuotaScore as QuotaScore
 from attendre_core.policies import Random as Random
@@ -87,6 +90,12 @@ from attendre_core.tiers import Tier as Tier
 from attendre_core.tiers import Tiers as Tiers
 from attendre_core.tiers import TiersParameters as TiersParameters
 from attendre_core.tiers import Usage as Usage
+from attendre_core.written import ICAE as ICAE
+from attendre_core.written import MART as MART
+from attendre_core.written import Memformer as Memformer
+from attendre_core.written import TokenTuring as TokenTuring
+from attendre_core.written import Writer as Writer
+from attendre_core.written import WrittenMemory as WrittenMemory
 from attendre_core.zoo import Answer as Answer
 from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model

@@ -33,6 +33,7 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("outside",),
     ("tiers",),
     ("probes",),
+    ("written",),
     ("layer", "traces"),
     ("stores",),
     ("presets",),
@@ -52,6 +53,8 @@ UPWARD: dict[tuple[str, str], str] = {
 PAPER = ("memory", "policies", "layer", "positions", "ops")
 #: Rooms under the same law that are not a part of the paper, and how many lines of code each has.
 BESIDE = {"tiers": 1100, "probes": 140, "stores": 330}
+#: Plain code under the same laws that is not a part of the paper.
+BEYOND = ("joint", "written")
 #: Rules of other papers: plain code under the same laws, but not a part of the paper.
 PUBLISHED = (CORE / "policies" / "published", CORE / "positions" / "published")
 #: Files of these rooms that may read values, and why.
@@ -229,7 +232,7 @@ def _makes_array(node: ast.AST) -> bool:
     return namespace in ("xp", "_xp", "np") and name not in ABOUT
 
 
-@pytest.mark.parametrize("room", [*PAPER, "tiers", "probes"])
+@pytest.mark.parametrize("room", [*PAPER, *BEYOND, "tiers", "probes"])
 def test_no_value_is_read_in_the_rooms_of_the_paper(room: str) -> None:
     wrong = [
         f"{name}, {place}"
@@ -283,6 +286,11 @@ def test_rooms_beside_the_paper_are_short(room: str) -> None:
     assert 0 < sum(count.values()) <= BESIDE[room], count
     long = {name: lines for name, lines in count.items() if lines > 240}
     assert not long, f"files of more than 240 lines of code: {long}"
+
+
+def test_rooms_beyond_the_paper_stay_small() -> None:
+    count = {room: sum(map(code_lines, files_of(CORE / room))) for room in BEYOND}
+    assert sum(count.values()) <= 500, f"lines of code: {count}"
 
 
 def test_a_published_rule_fits_on_a_page() -> None:

@@ -129,7 +129,7 @@ class AttendreLayer(ProbedLayer, LayerSpec):
         chunk = self._placed(state, chunk)
         document = None if chunk.document is None else {"document": chunk.document}
         queue, waiting = self._wait(state, chunk)
-        more = {"aux": document, "policy_params": policy_params}
+        more = {"aux": document, "policy_params": policy_params, "score": chunk.score}
         record: Any = None
         evicted: Any = None
         if self.trace or self.evicted:

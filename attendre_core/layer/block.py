@@ -21,7 +21,7 @@ class Block(Protocol):
     """One transformer layer around its attention: any object with these two methods.
 
     If a block has an attribute ``encoding_params``, it is passed to the position scheme, and
-    ``policy_params`` to the K/V memory.
+    ``policy_params`` to the policy of the K/V memory.
     """
 
     def project(self, x: Array, position: Array) -> tuple[Array, Array, Array]:
@@ -84,9 +84,9 @@ def step_block(
     chunk = Chunk(
         query, key, value, flow.position, flow.valid, flow.x, flow.document, flow.metadata
     )
-    names = ("encoding_params", "policy_params")
-    params = {name: getattr(block, name, None) for name in names}
-    state, out = layer.step(state, chunk, **params, donate=donate)
+    params, learned = _params(block)
+    given = {"encoding_params": params, "policy_params": learned}
+    state, out = layer.step(state, chunk, **given, donate=donate)
     return state, _finished(block, out), out.trace
 
 
@@ -94,9 +94,13 @@ def empty_block(
     layer: AttendreLayer, block: Block, state: LayerState, *, length: int
 ) -> tuple[LayerState, list[Flow]]:
     """Let the waiting queries of one layer attend, ``length`` at a time, and finish them."""
-    params = (getattr(block, name, None) for name in ("encoding_params", "policy_params"))
-    state, outputs = layer.empty_queue(state, length, *params)
+    state, outputs = layer.empty_queue(state, length, *_params(block))
     return state, [_finished(block, out) for out in outputs]
+
+
+def _params(block: Block) -> tuple[Any, Any]:
+    """Return the arrays of the position scheme and those of the policy."""
+    return getattr(block, "encoding_params", None), getattr(block, "policy_params", None)
 
 
 def _finished(block: Block, out: LayerOutput) -> Flow:

@@ -36,6 +36,8 @@ class Chunk(NamedTuple):
         (batch, seq): scores for a Q memory whose policy ranks by score; or None.
     beside
         Entries that the queries of this step attend to together with the K/V memory; or None.
+    score
+        (batch, seq): initial scores of the entries, instead of the policy's; or None.
     """
 
     query: Array
@@ -48,6 +50,7 @@ class Chunk(NamedTuple):
     metadata: Any = None
     query_score: Array | None = None
     beside: Beside | None = None
+    score: Array | None = None
 
 
 class LayerOutput(NamedTuple):

@@ -8,6 +8,7 @@ from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers, wide
 from attendre_core.errors import ConfigError, ShapeError
 from attendre_core.joint.beside import Beside, join
+from attendre_core.joint.soft_mask import soften
 from attendre_core.memory.state import KeyValueState, RetrievedEntries
 from attendre_core.policies.base import Policy, Stored
 from attendre_core.policies.view import Attention
@@ -30,6 +31,11 @@ class Reading(NamedTuple):
     unusable: Array
     broken: Array
     dtype: Any
+
+    def softened(self, policy: Policy) -> Reading:
+        """Let the policy's soft mask take part."""
+        attention = soften(policy, self.attention)
+        return self._replace(attention=attention, pairs=attention._pairs)
 
     def output(self) -> Array:
         """Attend: (batch, queries, heads, value_dim), zeros for invalid queries."""

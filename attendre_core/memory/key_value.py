@@ -151,11 +151,12 @@ class KeyValueMemory(KeyValueStates):
         valid: Array | None = None,
         *,
         aux: Any = None,
+        score: Array | None = None,
         policy_params: Any = None,
         donate: bool = False,
     ) -> KeyValueState:
         """Insert like `insert`, but do not return what was evicted."""
-        new = self._arriving(state, key, value, position, valid, aux, None, None)
+        new = self._arriving(state, key, value, position, valid, aux, None, score)
         if new.valid.shape[-1] == 0:
             return state
         exchange = self._decide(self, state, new, policy_params)
@@ -282,4 +283,5 @@ class KeyValueMemory(KeyValueStates):
                 )
         top_k = None if top_k == slots else top_k
         passes = self.passes if self.retrieval == "approximate" else None
-        return read(where, state, self.scale, top_k, passes, query, *given)
+        reading = read(where, state, self.scale, top_k, passes, query, *given)
+        return reading if self.policy.soft_mask is None else reading.softened(self.policy)

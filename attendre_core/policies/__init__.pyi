@@ -17,12 +17,15 @@ from attendre_core.policies.published import TOVA as TOVA
 from attendre_core.policies.published import TRAMS as TRAMS
 from attendre_core.policies.published import Defensive as Defensive
 from attendre_core.policies.published import DropKV as DropKV
+from attendre_core.policies.published import DynamicContextPruning as DynamicContextPruning
 from attendre_core.policies.published import ExpectedAttention as ExpectedAttention
+from attendre_core.policies.published import ExpireSpan as ExpireSpan
 from attendre_core.policies.published import KeyDiff as KeyDiff
 from attendre_core.policies.published import Knorm as Knorm
 from attendre_core.policies.published import LagKV as LagKV
 from attendre_core.policies.published import Leverage as Leverage
 from attendre_core.policies.published import Nexus as Nexus
+from attendre_core.policies.published import Predicted as Predicted
 from attendre_core.policies.published import Salience as Salience
 from attendre_core.policies.published import SnapKV as SnapKV
 from attendre_core.policies.published import ValueNorm as ValueNorm

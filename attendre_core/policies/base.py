@@ -7,7 +7,7 @@ is in the memory's state. Higher score = keep.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 from attendre_core.backend import Array, namespace_of
 
@@ -139,6 +139,10 @@ class Policy:
     drifts = False
     # Whether keys are compared with each other: then they must be held without positions.
     compares_keys = False
+    # ``soft_mask(stored, attention)``, if a policy has it, returns numbers in [0, 1], broadcastable
+    # to `Attention.logits`. They multiply the weights, which are then normalised again; gradients
+    # flow through them and through what ``attention`` shows to this method.
+    soft_mask: ClassVar[Any] = None
 
     def init(self, stored: Stored) -> Any:
         """Return the policy's own initial state, nested arrays (batch, ...), or None."""

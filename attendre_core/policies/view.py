@@ -31,6 +31,8 @@ class Attention:
         (batch, queries): int32 positions of the queries, and which of them are valid.
     latest
         int32, (batch,): the latest query position so far.
+    mask
+        What `Policy.soft_mask` returned, with gradients; None without one.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Attention:
         self._output: Array | None = None  # with gradients
         self._bound: tuple[Array, ...] = ()  # threshold and oldest of the top K
         self._attends = attends and top_k is None  # to all entries, for the step's output
+        self.mask: Array | None = None
         self._used: Array | None = None
         self._seen: Array | None = None
         self.position, self.valid = position, pairs.query_valid

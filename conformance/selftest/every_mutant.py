@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 
 from attention_mutants import ATTENTION_MUTANTS
+from beyond_mutants import BEYOND_MUTANTS
 from kernel_mutants import KERNEL_MUTANTS
 from key_mutants import KEY_MUTANTS
 from layer_mutants import LAYER_MUTANTS
@@ -23,6 +24,7 @@ EVERY_MUTANT = (
     + KEY_MUTANTS
     + WEIGHT_MUTANTS
     + TIER_MUTANTS
+    + BEYOND_MUTANTS
 )
 
 #: What has to be installed to run a mutant.

@@ -14,6 +14,13 @@ import numpy as np
 import attendre_core as at
 from attendre_core.errors import ConfigError
 
+
+def first_number(new: Any, params: Any) -> Any:
+    """Predict the first number of a key, on the first head or on each."""
+    found = new.key[..., 0]
+    return found if new.position.ndim == 3 else found[:, 0, :]
+
+
 #: Every policy of the core, each pool, score and option of it at least once.
 SHIPPED: dict[str, Any] = {
     "fifo": at.FIFO(),
@@ -45,11 +52,23 @@ SHIPPED: dict[str, Any] = {
     "expected-attention": at.ExpectedAttention(),
     "nexus": at.Nexus(seed=5),
     "r-kv": at.RKV(window=2, kernel=3, share=0.5),
+    "expire-span": at.ExpireSpan(longest=9, ramp=3),
+    "context-pruning": at.DynamicContextPruning(alpha=1.5),
+    "predicted": at.Predicted(first_number),
 }
 #: What some of them are given as ``policy_params``; streams have 4 heads of 4 dimensions.
 PARAMS: dict[str, Any] = {
     "defensive-output": {
         "output": np.random.default_rng(0).standard_normal((4, 4, 3), dtype=np.float32)
+    },
+    "expire-span": {
+        "weight": np.random.default_rng(1).standard_normal((2, 4), dtype=np.float32),
+        "bias": np.asarray(0.25, dtype=np.float32),
+    },
+    "context-pruning": {
+        "query": np.random.default_rng(2).standard_normal((4, 4, 3), dtype=np.float32),
+        "key": np.random.default_rng(3).standard_normal((2, 4, 3), dtype=np.float32),
+        "bias": np.asarray(1.0, dtype=np.float32),
     },
 }
 

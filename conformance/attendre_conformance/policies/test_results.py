@@ -118,6 +118,22 @@ def test_finite_scores_in_narrow_places(backend: Any, subject: Subject) -> None:
                 _assert_finite(trial, trial.step(state, one), f"for {name} and {held}")
 
 
+@law()
+@given(data=st.data())
+def test_soft_masks_are_shares(backend: Any, data: st.DataObject) -> None:
+    """A soft mask is between 0 and 1, for every valid query and entry."""
+    trial, stream = data.draw(trial_and_stream(backend))
+    state = trial.start()
+    for chunk in stream.chunks:
+        step = trial.step(state, chunk)
+        for method, result, matters in trial.answers(step):
+            if method == "soft_mask":
+                share = (result >= 0) & (result <= 1) | ~matters
+                what = broken(trial, method, f"returned {result.tolist()}", "masks are in [0, 1]")
+                assert np.all(share), what
+        state = step.state
+
+
 @EACH
 def test_memory_of_one_slot(backend: Any, subject: Subject) -> None:
     """The smallest memory there is still gets finite scores of the right shape."""

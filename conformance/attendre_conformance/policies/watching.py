@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ class Call(NamedTuple):
     Attributes
     ----------
     method : str
-        ``"enter"``, ``"observe"``, ``"priority"``, ``"init"`` or ``"remember"``.
+        ``"enter"``, ``"observe"``, ``"soft_mask"``, ``"priority"``, ``"init"`` or ``"remember"``.
     ask : callable
         The method itself, of the policy under test.
     stored : Stored
@@ -53,6 +54,11 @@ class Call(NamedTuple):
             return self.stored.valid & self.other.seen
         if self.method == "priority":
             return self.stored.valid
+        if self.method == "soft_mask":
+            slots = self.stored.valid
+            slots = slots if slots.ndim == 3 else slots[:, None, :]
+            queries = self.other.valid[:, None, None, :, None]
+            return slots[:, :, None, None, :] & queries
         if self.method == "enter" and tuple(self.result.shape) != self.lead:
             return self.other.valid
         return None
@@ -67,6 +73,8 @@ class Watched(at.Policy):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sinks", self.policy.sinks)
+        if self.policy.soft_mask is not None:
+            object.__setattr__(self, "soft_mask", partial(self._asked, "soft_mask"))
 
     def __getattr__(self, name: str) -> Any:
         # Options that a memory looks for, such as ``hold``.
