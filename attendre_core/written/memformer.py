@@ -17,8 +17,8 @@ class Memformer(Writer):
 
     A slot m is a query to its own key and to those of the tokens, not to other slots; its value is
     m itself, the tokens' values are projected: m' = softmax([q.k_m ; q.K] / (sqrt(d) temperature))
-    [m ; V]. Then it forgets: m'' = (m' + b) / |m' + b|, with a learned b for each slot, which is
-    also where it begins, b / |b|.
+    [m ; V]. Then it forgets: m' + b, made of length 1, with a learned b for each slot, which is
+    also where it begins, at length 1.
 
     Parameters
     ----------

@@ -118,7 +118,7 @@ WEIGHT_MUTANTS = (
     Mutant(
         "values in empty slots are read",
         f"{HOME}/parts.py",
-        "return xp.where(flags, x, xp.zeros_like(x))",
+        "return ops.fill(x, ~flags, 0.0)",
         "return x",
         GARBAGE,
     ),

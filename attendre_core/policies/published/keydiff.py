@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from attendre_core.backend import Array, namespace_of
+from attendre_core.ops.counting import count_true
 from attendre_core.policies.base import New, Policy, Stored
-from attendre_core.policies.published.keys import beside, mean_unit, newcomers, units
-from attendre_core.policies.published.parts import decided, norms
+from attendre_core.policies.published.keys import beside, by_head, newcomers
+from attendre_core.policies.published.parts import decided, norms, real
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -62,8 +63,13 @@ class KeyDiff(Policy):
 
 def unlike(key: Array, valid: Array) -> Array:
     """Return minus the cosine of each key to the mean unit key, (batch, kv_heads, n)."""
-    unit = units(key, valid)
-    mean, _ = mean_unit(unit, valid)
-    xp, length = namespace_of(unit), norms(mean)
-    length = xp.where(length < _SHORTEST, _SHORTEST, length)
-    return -xp.sum(unit * mean, axis=-1, dtype=unit.dtype) / length
+    key = real(key, valid)
+    xp, length = namespace_of(key), norms(key)
+    one = xp.ones_like(length)
+    shrink = xp.where(length > 0, one / xp.where(length > 0, length, one), xp.zeros_like(length))
+    count = xp.astype(count_true(by_head(valid), axis=-1, keepdims=True), key.dtype)
+    total = xp.matmul(shrink[..., None, :], key)
+    mean = total / xp.maximum(count, xp.ones_like(count))[..., None]
+    along = xp.matmul(key, xp.permute_dims(mean, (0, 1, 3, 2)))[..., 0]
+    size = norms(mean)
+    return -along * shrink / xp.where(size < _SHORTEST, _SHORTEST, size)

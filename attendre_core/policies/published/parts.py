@@ -32,9 +32,9 @@ def real(x: Array, valid: Array) -> Array:
     valid
         (batch, n) or (batch, kv_heads, n); what is stored beside it may be anything.
     """
-    x, xp = backend_of(x).stop_gradient(wide(x)), namespace_of(x)
+    x = backend_of(x).stop_gradient(wide(x))
     flags = valid[..., None] if valid.ndim == 3 else valid[:, None, :, None]
-    return xp.where(flags, x, xp.zeros_like(x))
+    return ops.fill(x, ~flags, 0.0)
 
 
 def norms(x: Array) -> Array:

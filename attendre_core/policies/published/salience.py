@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from attendre_core.backend import Array, namespace_of
+from attendre_core.backend import Array, backend_of, namespace_of, wide
 from attendre_core.errors import ConfigError
 from attendre_core.policies.base import Stored
 from attendre_core.policies.initial_score import AnyInitial, ConstantScore, Scored
 from attendre_core.policies.published.keydiff import unlike
-from attendre_core.policies.published.parts import decided, norms, real
+from attendre_core.policies.published.parts import decided, norms
 
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
@@ -83,7 +83,8 @@ class Salience(Scored):
         peak = attention.pool("weights", queries="max", heads="max", unseen=nothing)
         if not self.share:
             return past + peak
-        special = decided(norms(real(attention.value, stored.valid)), stored)
+        value = backend_of(stored.score).stop_gradient(wide(attention.value))
+        special = decided(norms(value), stored)
         if self.contrast:
             far = 1.0 + decided(unlike(attention.key, stored.valid), stored)
             special = special * (xp.maximum(far, nothing) + _LEAST) ** self.contrast
