@@ -16,7 +16,7 @@ Floats = NDArray[np.float32]
 Numbers = NDArray[np.int64]
 
 #: How many keys are compared at once.
-_BLOCK = 65536
+_BLOCK = 16384
 
 
 class Searcher(Protocol):
@@ -67,25 +67,27 @@ class _Exact:
 
     def search(self, queries: Floats, count: int) -> Numbers:
         end = int(self._held.nonzero()[0].max(initial=-1)) + 1
-        best: Any = np.full((len(queries), 0), -np.inf, dtype=np.float32)
-        slots: Any = np.zeros((len(queries), 0), dtype=np.int64)
+        best: Any = np.full((len(queries), count), -np.inf, dtype=np.float32)
+        slots: Any = np.full((len(queries), count), -1, dtype=np.int64)
         for start in range(0, end, _BLOCK):
             stop = min(start + _BLOCK, end)
             block = queries @ np.asarray(self._keys[start:stop], dtype=np.float32).T
             block[:, ~self._held[start:stop]] = -np.inf
-            best = np.concatenate([best, block], axis=1)
-            here = np.broadcast_to(np.arange(start, stop), block.shape)
-            slots = np.concatenate([slots, here], axis=1)
-            if best.shape[1] > count:
-                top = np.argpartition(-best, count - 1, axis=1)[:, :count]
-                best = np.take_along_axis(best, top, axis=1)
-                slots = np.take_along_axis(slots, top, axis=1)
+            # Few of the later keys are better than the worst of the best so far.
+            row, column = (block > best.min(axis=1, keepdims=True)).nonzero()
+            if not len(row):
+                continue
+            number = np.arange(len(row)) - np.searchsorted(row, row)
+            more: Any = np.full((len(queries), int(number.max()) + 1), -np.inf, dtype=np.float32)
+            where = np.full(more.shape, -1, dtype=np.int64)
+            more[row, number], where[row, number] = block[row, column], column + start
+            best, slots = np.concatenate([best, more], 1), np.concatenate([slots, where], 1)
+            top = np.argpartition(-best, count - 1, axis=1)[:, :count]
+            best, slots = (np.take_along_axis(x, top, axis=1) for x in (best, slots))
         # Of equal products the earlier slot comes first.
         order = np.lexsort((slots, -best), axis=1)
         best, slots = (np.take_along_axis(x, order, axis=1) for x in (best, slots))
-        found = np.where(best > -np.inf, slots, -1)
-        missing = count - found.shape[1]
-        return np.pad(found, ((0, 0), (0, max(missing, 0))), constant_values=-1)
+        return np.where(best > -np.inf, slots, -1)
 
 
 @dataclass(frozen=True)

@@ -184,8 +184,11 @@ class HostStore:
             return np.zeros(0, dtype=np.int64)
         arrival = self._arrays["arrival"][row]
         held = (arrival >= 0).nonzero()[0]
-        score = self._arrays["score"][row][held] if self.delete == "least-used" else 0 * held
-        chosen = held[np.lexsort((arrival[held], score))[:count]]
+        if self.delete == "oldest":
+            chosen = held[np.argpartition(arrival[held], count - 1)[:count]]
+        else:
+            score = self._arrays["score"][row][held]
+            chosen = held[np.lexsort((arrival[held], score))[:count]]
         return np.asarray(chosen[np.argsort(arrival[chosen])])
 
     def search(self, query: NDArray[Any], valid: NDArray[np.bool_], top_k: int) -> Found:

@@ -32,7 +32,7 @@ TIER_MUTANTS = (
         FLOW,
         "exchange._replace(slot=exchange.slot + span.first)",
         "exchange._replace(slot=exchange.slot)",
-        f"{LAWS}::test_no_tier_holds_more_than_its_size",
+        f"{LAWS}::test_tiers_lose_nothing",
     ),
     Mutant(
         "a tier does not count what arrives",
