@@ -194,6 +194,7 @@ PUBLIC = [
     "Random",
     "RandomTies",
     "RoPE",
+    "Salience",
     "ShapeError",
     "Shift",
     "SnapKV",

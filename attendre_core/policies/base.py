@@ -141,6 +141,8 @@ class Policy:
     # to `Attention.logits`. They multiply the weights, which are then normalised again; gradients
     # flow through them and through what ``attention`` shows to this method.
     soft_mask: ClassVar[Any] = None
+    # Whether keys are compared with each other: then they must be held without positions.
+    compares_keys = False
 
     def init(self, stored: Stored) -> Any:
         """Return the policy's own initial state, nested arrays (batch, ...), or None."""
