@@ -137,12 +137,12 @@ class Policy:
     sinks = 0
     # Whether scores are sums of which only the differences matter. Not a field either.
     drifts = False
-    # Whether keys are compared with each other: then they must be held without positions.
-    compares_keys = False
     # ``soft_mask(stored, attention)``, if a policy has it, returns numbers in [0, 1], broadcastable
     # to `Attention.logits`. They multiply the weights, which are then normalised again; gradients
     # flow through them and through what ``attention`` shows to this method.
     soft_mask: ClassVar[Any] = None
+    # Whether keys are compared with each other: then they must be held without positions.
+    compares_keys = False
 
     def init(self, stored: Stored) -> Any:
         """Return the policy's own initial state, nested arrays (batch, ...), or None."""
