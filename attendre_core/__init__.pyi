@@ -48,6 +48,7 @@ from attendre_core.policies import QuantileScore as QuantileScore
 from attendre_core.policies import QuotaScore as QuotaScore
 from attendre_core.policies import Random as Random
 from attendre_core.policies import RandomTies as RandomTies
+from attendre_core.policies import Salience as Salience
 from attendre_core.policies import Shift as Shift
 from attendre_core.policies import SnapKV as SnapKV
 from attendre_core.policies import Stored as Stored

@@ -188,6 +188,7 @@ PUBLIC = [
     "Random",
     "RandomTies",
     "RoPE",
+    "Salience",
     "ShapeError",
     "Shift",
     "SnapKV",

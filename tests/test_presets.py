@@ -104,9 +104,8 @@ def test_systems_of_others_and_our_own():
     assert at.preset("Unlimiformer+k=8:64") == at.MemoryConfig(at.FIFO(), 64, cross_top_k=8)
     both_ways = at.LFA(decay=0.0, initial=at.InitialScore(-1.0), score="softmax")
     assert at.preset("attendre:64") == config(both_ways, q_size=32, adapt=True)
-    causal = at.LFA(decay=3e-3, initial=at.ConstantScore(0.0), score="softmax")
-    guarded = {"sinks": 4, "protect_recent": 32, "per_head": True}
-    assert at.preset("attendre-causal:64") == config(causal, adapt=True, **guarded)
+    guarded = {"sinks": 4, "protect_recent": 16, "per_head": True}
+    assert at.preset("attendre-causal:64") == config(at.Salience(), adapt=True, **guarded)
     each = {"per_head": True}
     assert at.preset("Knorm:64") == config(at.Knorm(), **each)
     assert at.preset("KeyDiff:64") == config(at.KeyDiff(), **each)
@@ -269,8 +268,9 @@ def test_every_option_changes_something_and_is_named(option):
         ("LRA-sum+c=-0.0:64", "LRA-sum+c=0:64"),
         (
             "LFA-3e-3+per-head+visible+start=0+softmax+recent=half+sinks=4:64",
-            "attendre-causal:64",
+            "LFA-3e-3+softmax+start=0+visible+per-head+sinks=4+recent=32:64",
         ),
+        ("attendre-causal+sinks=4+recent=16:64", "attendre-causal:64"),
         ("LFA-0+softmax+c=-1+visible+wait=32+fixed:64", "attendre+fixed:64"),
         ("attendre+c=-4:64", "LFA-0+softmax+c=-4+visible+wait=32:64"),
         ("LFA-0+softmax+c=-1+visible+wait=32:64", "attendre:64"),

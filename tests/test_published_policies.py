@@ -173,6 +173,29 @@ def test_defensive_raises_lra_to_its_mean(per_head: bool) -> None:
     np.testing.assert_allclose(got_norm, np.where(got.valid, got.score * norm, 0), rtol=1e-5)
 
 
+@pytest.mark.parametrize("per_head", [False, True])
+def test_salience_is_peaks_and_what_entries_are(per_head: bool) -> None:
+    stream = chunks(1)
+    peaks = run(at.Defensive(window=None), stream, per_head=per_head)  # raised to their mean
+    got = run(at.Salience(decay=50.0, share=0.0), stream, per_head=per_head)
+    real = np.where(got.valid, got.score, np.nan)
+    raised = np.maximum(real, np.nanmean(real, axis=-1, keepdims=True))
+    np.testing.assert_allclose(raised, np.where(got.valid, peaks.score, np.nan), rtol=1e-5)
+    with_share = run(at.Salience(decay=50.0, contrast=0.0), stream, per_head=per_head)
+    norm = np.linalg.norm(with_share.value, axis=-1)
+    norm = np.where(with_share.valid, norm if per_head else norm.mean(axis=1), 0)
+    total = np.nansum(real, axis=-1, keepdims=True) / norm.sum(axis=-1, keepdims=True)
+    expected = np.where(with_share.valid, np.nan_to_num(real) + total * norm, 0)
+    np.testing.assert_allclose(np.where(with_share.valid, with_share.score, 0), expected, rtol=1e-5)
+    stream = chunks(4)
+    for _, value, _ in stream:
+        value *= 2.0
+    twice = run(at.Salience(), stream, per_head=per_head)
+    once = run(at.Salience(), chunks(4), per_head=per_head)
+    np.testing.assert_array_equal(twice.position, once.position)
+    np.testing.assert_allclose(twice.score, once.score, rtol=1e-5)
+
+
 def test_defensive_weighs_what_a_value_adds_to_the_output() -> None:
     """The projections of the query heads of a K/V head are averaged."""
     stream = chunks(1)
@@ -258,6 +281,8 @@ def test_h2o_weighs_values_by_their_length(per_head: bool) -> None:
         (lambda: at.SnapKV(window=0), r"SnapKV: window is 0, expected .* or None"),
         (lambda: at.Defensive(window=-1), r"Defensive: window is -1"),
         (lambda: at.DropKV(window=0), r"DropKV: window is 0"),
+        (lambda: at.Salience(decay=-1.0), r"Salience: decay is -1.0, expected 0 or more"),
+        (lambda: at.Salience(contrast=float("nan")), r"Salience: contrast is nan"),
     ],
 )
 def test_mistakes_are_explained(make: Any, message: str) -> None:

@@ -285,7 +285,7 @@ class Kept(NamedTuple):
         logits = model.architecture.logits(model.params, last[:, None, :])[:, 0, :]
         writer = Writer(
             model, reader.part, reader.params, reader.blocks, stack, states, lengths + counts, room,
-            cached=can_cache(model.library, stack.layers),
+            cached=can_cache(stack.layers),
         )  # fmt: skip
         return writer, logits
 

@@ -23,6 +23,7 @@ from attendre_core.policies.published import Knorm as Knorm
 from attendre_core.policies.published import LagKV as LagKV
 from attendre_core.policies.published import Leverage as Leverage
 from attendre_core.policies.published import Nexus as Nexus
+from attendre_core.policies.published import Salience as Salience
 from attendre_core.policies.published import SnapKV as SnapKV
 from attendre_core.policies.published import ValueNorm as ValueNorm
 from attendre_core.policies.random import Random as Random

@@ -137,6 +137,8 @@ class Policy:
     sinks = 0
     # Whether scores are sums of which only the differences matter. Not a field either.
     drifts = False
+    # Whether keys are compared with each other: then they must be held without positions.
+    compares_keys = False
 
     def init(self, stored: Stored) -> Any:
         """Return the policy's own initial state, nested arrays (batch, ...), or None."""

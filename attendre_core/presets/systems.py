@@ -19,7 +19,6 @@ from attendre_core.policies import (
     TOVA,
     TRAMS,
     AttentionSink,
-    ConstantScore,
     Defensive,
     DropKV,
     ExpectedAttention,
@@ -31,6 +30,7 @@ from attendre_core.policies import (
     Nexus,
     Policy,
     Random,
+    Salience,
     SnapKV,
     ValueNorm,
 )
@@ -289,9 +289,8 @@ def settings_of(name: str, size: int, chunk: int, top_k: int | None) -> dict[str
             "present": "visible", "q_size": size // 2,
         },
         "attendre-causal": {
-            "policy": LFA(decay=3e-3, initial=ConstantScore(0.0), score="softmax"),
-            "present": "visible", "per_head": True, "sinks": min(4, size // 4),
-            "protect_recent": size // 2,
+            "policy": Salience(), "present": "visible", "per_head": True,
+            "sinks": min(4, size // 4), "protect_recent": size // 4,
         },
         "first-M": {"policy": FIFO(), "sinks": size},
         "random": {"policy": Random()},

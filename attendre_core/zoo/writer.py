@@ -19,7 +19,15 @@ from attendre_core.checks import within_range
 from attendre_core.errors import StateError
 from attendre_core.layer.stack import Stack
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
-from attendre_core.zoo.blocks import ModelBlock, blocks_of, compiled, crosses_of, ends_of
+from attendre_core.zoo.blocks import (
+    ModelBlock,
+    blocks_of,
+    compiled,
+    crosses_of,
+    ends_of,
+    runs_eagerly,
+)
+from attendre_core.zoo.compiled_cache import CompiledCache
 from attendre_core.zoo.decode_cache import DecodeCache, can_cache
 from attendre_core.zoo.memories import full_stack
 from attendre_core.zoo.outputs import KeepOutputs
@@ -104,7 +112,7 @@ class Writer:
         self.model, self.part, self.params, self.blocks = model, part, params, blocks
         self.position = np.asarray(position, dtype=np.int32)
         within_range("generate", int(self.position.max(initial=0)) + room - 1)
-        self._layers: Memories | DecodeCache = Memories(stack, states, own=own)
+        self._layers: Memories | DecodeCache | CompiledCache = Memories(stack, states, own=own)
         self._room, self._cached = room, cached
         self._embed, self._final = ends_of(model.library, part)
         self._next_logits, self._moved = _programs(model.library, model.architecture)
@@ -195,11 +203,12 @@ class Writer:
             self.blocks = tuple(self._reordered(block, rows) for block in self.blocks)
         self._inputs, self.position = inputs, self.position[index]
 
-    def _ready(self) -> Memories | DecodeCache:
+    def _ready(self) -> Memories | DecodeCache | CompiledCache:
         """Return the layers; a cache is made before the first token."""
         if self._cached and isinstance(self._layers, Memories):
             held = self._layers
-            self._layers = DecodeCache(held.stack.layers, held.states, self._at, self._room)
+            kind = DecodeCache if runs_eagerly(self.model.library) else CompiledCache
+            self._layers = kind(held.stack.layers, held.states, self._at, self._room)
         return self._layers
 
     def _reordered(self, block: ModelBlock, rows: Array) -> ModelBlock:
@@ -226,7 +235,7 @@ def write_after(
     inside = model.memory is not None and model.memory.decode == "inside"
     stack = reader.stack(int(np.max(lengths)) + room)
     stack, states = stack.decoding(states, None if inside else room)
-    cached = not inside and can_cache(model.library, stack.layers)
+    cached = not inside and can_cache(stack.layers)
     writer = Writer(
         model, reader.part, reader.params, reader.blocks, stack, states, lengths, room,
         cached=cached,

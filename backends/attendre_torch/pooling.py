@@ -2,23 +2,27 @@
 
 ::
 
+    slots sorted by position              columns:  | seen by all | seen by some | by none
     for each row, K/V head and tile of queries
-        logits  = mask + query @ key.T          a tile stays in the cache
-        weights = softmax(logits)
-        output  = weights @ value               what `attend` returns later
+        weights = softmax(query @ key.T)            | no mask     | mask         | left out
+        output  = weights @ value                   what `attend` returns later
         pooled += sum of weights over queries
 
 A policy that scores by softmax weights then costs about as much as attention alone: the product,
-the softmax and the product with the values are those that attention needs anyway.
+the softmax and the product with the values are those that attention needs anyway. Of a full memory,
+hardly anything is later than a query, so nearly all pairs need no mask.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import wraps
 from itertools import product
-from typing import Any
+from threading import local
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -31,8 +35,10 @@ __all__ = ["attend_or", "pool_or"]
 
 #: With fewer pairs for a K/V head, calls take longer than what they compute.
 _WORTH = 2**13
-#: Numbers in a tile: with its logits and its weights, it stays in the second cache of a core.
+#: Numbers in a tile, for each thread: it stays in a cache of its core.
 _TILE = 2**18
+#: Later than every position.
+_NEVER = 2**62
 _NAME = "attended"
 _TYPES = (Tensor, torch.nn.Parameter)
 
@@ -92,42 +98,98 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     """Pool softmax weights, (batch, G, R, slots), and leave the output for `attend`."""
     batch, heads, group, count, slots = _shape(pairs)
     kind = wide(pairs.terms[0].plain_query).dtype
-    visible, valid = visible_pairs(pairs), pairs.query_valid
-    barred = _barred(visible, kind)
-    empty = ~visible.any(dim=-1, keepdim=True)
-    empty = empty if bool(empty.any()) else None
-    factor = None
+    valid, factor = pairs.query_valid, None
     if weight is not None or not bool(valid.all()):
         factor = valid.to(kind) if weight is None else torch.where(valid, weight, 0.0).to(kind)
     pooled = torch.zeros((batch, heads, group, slots), dtype=kind)
     output = None if value is None else pooled.new_empty((*_shape(pairs)[:4], value.shape[3]))
-    length = max(1, min(count, _TILE // (group * slots)))
-    write = _writer(pairs)
-    tiles = torch.empty((2, group * length * slots), dtype=kind)
+    length = max(1, min(count, _TILE * torch.get_num_threads() // (group * slots)))
+    length = -(-count // -(-count // length))  # tiles of about the same length
+    numbers = _scratch("weights", (group * length * slots,), kind)
+    index, columns_of = _by_position(pairs, value) or _by_mask(pairs, value)
     for row, head in product(range(batch), range(heads)):
-        values = None if value is None else wide(value[row, head])
+        columns = columns_of(row, head)
         for start in range(0, count, length):
             here = slice(start, min(start + length, count))
-            n = here.stop - here.start
-            before, weights = tiles[:, : group * n * slots].view(2, group * n, slots)
-            mask = None if barred is None else _at(barred, row, head, here)
-            write(row, head, here, mask, before)
-            torch.softmax(before, -1, out=weights)
-            each = weights.view(group, n, slots)
-            if empty is not None:
-                each.masked_fill_(_at(empty, row, head, here), 0.0)
-            if output is not None:
-                output[row, head, :, here] = torch.mm(weights, values).view(group, n, -1)
-            _add(pooled[row, head], each, queries, None if factor is None else factor[row, here])
+            weights = _weights(columns, group, here, numbers)
+            width = weights.shape[2]
+            if output is not None and columns.value is not None:
+                own, part = columns.value[:width], output[row, head, :, here]
+                if length == count:
+                    torch.mm(weights.flatten(0, 1), own, out=part.flatten(0, 1))
+                else:
+                    part.copy_(torch.mm(weights.flatten(0, 1), own).view(part.shape))
+            given = None if factor is None else factor[row, here]
+            _add(pooled[row, head, :, :width], weights, queries, given)
     if pairs.memo is not None and output is not None:
         pairs.memo[_NAME] = (pairs.terms[0], value, output)
+    if index is not None:
+        order = index[:, :, None, :].expand(pooled.shape)
+        pooled = torch.empty_like(pooled).scatter_(-1, order, pooled)
     if queries == "mean":
         pooled /= allowed_pairs(pairs).sum(3).clamp(min=1)
     return pooled
 
 
+class _Kept(local):
+    """Memory that a thread uses again and again, by name and dtype.
+
+    The system clears every page of memory that a step gets anew, and large blocks go back to it
+    after every step: that took longer than the softmax.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[tuple[str, torch.dtype], Tensor] = {}
+
+
+_KEPT = _Kept()
+
+
+def _scratch(name: str, shape: tuple[int, ...], kind: torch.dtype) -> Tensor:
+    """Return a tensor with any numbers, which the next call with this name may overwrite."""
+    count = math.prod(shape)
+    found = _KEPT.blocks.get((name, kind))
+    if found is None or found.numel() < count:
+        with torch.inference_mode(False):  # or it could not be written to outside of this mode
+            found = torch.empty(count, dtype=kind)
+        if count <= _TILE * torch.get_num_threads():
+            _KEPT.blocks[name, kind] = found
+    return found[:count].view(shape)
+
+
+class _Columns(NamedTuple):
+    """The slots that the queries of one row and K/V head attend to, in some order.
+
+    For a tile of queries, ``hidden`` returns how many columns all queries see, how many any of
+    them sees, and which of those in between are hidden, (1 or R, tile, columns) or None; ``write``
+    writes logits into (R, tile, columns). ``value`` is (columns, value_dim) or None.
+    """
+
+    hidden: Callable[[slice], tuple[int, int, Tensor | None]]
+    write: Callable[[slice, Tensor], None]
+    value: Tensor | None
+
+
+#: Where columns are sorted, the slot of each, (batch, 1 or G, columns), and the columns of a head.
+_Sorted = tuple[Tensor | None, Callable[[int, int], _Columns]]
+
+
+def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:
+    """Return the weights of a tile, (R, tile, columns), written into ``numbers``."""
+    n = here.stop - here.start
+    whole, width, hidden = columns.hidden(here)
+    weights = numbers[: group * n * width].view(group, n, width)
+    columns.write(here, weights)
+    if hidden is not None:
+        weights[:, :, whole:].masked_fill_(hidden, -torch.inf)
+    torch.softmax(weights, -1, out=weights)
+    if hidden is not None and whole == 0:
+        weights.masked_fill_(hidden.all(-1, keepdim=True), 0.0)
+    return weights
+
+
 def _add(pooled: Tensor, weights: Tensor, queries: str, factor: Tensor | None) -> None:
-    """Pool a tile, (R, queries, slots), into what earlier tiles gave, (R, slots)."""
+    """Pool a tile, (R, queries, columns), into what earlier tiles gave, (R, columns)."""
     if queries == "max":
         kept = weights if factor is None else weights * factor[:, None]
         torch.maximum(pooled, kept.amax(1), out=pooled)
@@ -141,39 +203,75 @@ def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
     return batch, heads, group, count, pairs.terms[0].plain_key.shape[2]
 
 
-def _barred(visible: Tensor, kind: torch.dtype) -> Tensor | None:
-    """Return what is added to logits, -inf where a pair may not attend; None if all may."""
-    if bool(visible.all()):
+def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
+    """Sort slots by position; None if more than positions decides who sees what, or many terms."""
+    terms = None if pairs.near is not None else _single_terms(pairs)
+    if terms is None:
         return None
-    return torch.zeros(visible.shape, dtype=kind).masked_fill_(~visible, -torch.inf)
+    held = pairs.key_valid.numpy()
+    asked = pairs.query_position.expand(held.shape[0], -1, -1, -1)[:, 0, 0].numpy()
+    at = np.where(held, pairs.key_position.numpy(), np.int64(_NEVER))
+    order = np.argsort(at, axis=-1)
+    at, index, used = np.take_along_axis(at, order, -1), torch.from_numpy(order), held.sum(-1)
+
+    def columns(row: int, head: int) -> _Columns:
+        place = head if at.shape[1] > 1 else 0
+        when, slots = at[row, place], index[row, place]
+        term, own = terms[row]
+        query, key = term.query[own, head], _keys(term, own, head, slots)
+
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            if not pairs.causal:
+                return used[row, place], used[row, place], None
+            now = asked[row, here]
+            whole, width = when.searchsorted((now.min(), now.max()), side="right").tolist()
+            if whole == width:
+                return whole, width, None
+            late = when[None, None, whole:width] > now[None, :, None]
+            return whole, width, torch.from_numpy(late)
+
+        def write(here: slice, out: Tensor) -> None:
+            rows = query[:, here].flatten(0, 1)
+            torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+
+        mixed = None if value is None else wide(_taken("value", value[row, head], slots))
+        return _Columns(hidden, write, mixed)
+
+    return index, columns
 
 
-def _at(array: Tensor, row: int, head: int, here: slice) -> Tensor:
-    """Return the part of one row, K/V head and tile of queries, broadcastable to (R, tile, n)."""
-    own = array[row, head if array.shape[1] > 1 else 0]
-    return own if own.shape[1] == 1 else own[:, here]
+def _keys(term: Term, row: int, head: int, slots: Tensor) -> Tensor:
+    """Return the rotated keys of some slots, (n, head_dim)."""
+    at = term.key_at
+    if term.rotate is None or at is None or at.shape[1] == 1:  # one rotation for all heads
+        return _taken("key", term.key[row, head], slots)
+    key = wide(_taken("key", term.plain_key[row, head], slots))
+    return term.rotate(key, at[row, head] if at.shape[2] == 1 else at[row, head, slots])
 
 
-def _writer(pairs: Pairs) -> Callable[[int, int, slice, Tensor | None, Tensor], None]:
-    """Return a function that writes the masked logits of a tile into (R * queries, slots)."""
-    terms = _single_terms(pairs)
-    every = logits(pairs) if terms is None else None
+def _taken(name: str, array: Tensor, slots: Tensor) -> Tensor:
+    """Select some slots of (slots, dim), into memory that is used again."""
+    shape = (slots.shape[0], array.shape[1])
+    return torch.index_select(array, 0, slots, out=_scratch(name, shape, array.dtype))
 
-    def write(row: int, head: int, here: slice, mask: Tensor | None, out: Tensor) -> None:
-        if every is not None:
-            known = every[row, head, :, here]
-            each = out.view(known.shape)
-            each.copy_(known) if mask is None else torch.add(known, mask, out=each)
-        elif terms is not None:
-            term, own = terms[row]
-            query, key = term.query[own, head, :, here].flatten(0, 1), term.key[own, head].mT
-            if mask is None:
-                torch.mm(query, key, out=out)
-            else:
-                out.view(term.query.shape[2], -1, out.shape[1]).copy_(mask)
-                out.addmm_(query, key)
 
-    return write
+def _by_mask(pairs: Pairs, value: Tensor | None) -> _Sorted:
+    """Take all slots as they are, and mask those that may not be attended to."""
+    every, barred = logits(pairs), ~visible_pairs(pairs)
+
+    def columns(row: int, head: int) -> _Columns:
+        own = barred[row, head if barred.shape[1] > 1 else 0]
+
+        def hidden(here: slice) -> tuple[int, int, Tensor | None]:
+            part = own if own.shape[1] == 1 else own[:, here]
+            return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
+
+        def write(here: slice, out: Tensor) -> None:
+            out.copy_(every[row, head, :, here])
+
+        return _Columns(hidden, write, None if value is None else wide(value[row, head]))
+
+    return None, columns
 
 
 def _single_terms(pairs: Pairs) -> list[tuple[Term, int]] | None:

@@ -36,6 +36,7 @@ POLICIES = {
     "SnapKV": at.SnapKV(window=2, kernel=3),
     "Defensive": at.Defensive(window=2, value_norm=True),
     "DropKV": at.DropKV(window=2),
+    "Salience": at.Salience(),
     "Knorm": at.Knorm(),
     "TRAMS": at.TRAMS(),
     "KeyDiff": at.KeyDiff(),

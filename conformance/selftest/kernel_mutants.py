@@ -12,7 +12,9 @@ SUMS = "attendre_core/eager/sums.py"
 TOP_K = "attendre_core/numba_kernels/top_k.py"
 JAX = "attendre_jax/kernels.py"
 JAX_SUMS = "attendre_jax/sums.py"
+JAX_ROTATION = "attendre_jax/rotation.py"
 TORCH = "attendre_torch/kernels.py"
+TORCH_POOLING = "attendre_torch/pooling.py"
 TORCH_SUMS = "attendre_torch/sums.py"
 TORCH_CODE = "attendre_torch/machine_code.py"
 
@@ -20,6 +22,7 @@ ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
 LAYER_ORACLE = "layer/test_oracle.py::test_layer_equals_oracle"
 NOTHING_LOST = "memory/test_capacity.py::test_nothing_lost_nothing_twice"
 SOFTMAX = "memory/test_retrieval.py::test_attend_is_softmax_over_retrieved"
+LARGE = "memory/test_large_steps.py::test_pooled_weights_equal_brute_force"
 GATHER = "memory/test_retrieval.py::test_gather_is_threshold"
 
 KERNEL_MUTANTS = (
@@ -246,7 +249,95 @@ KERNEL_MUTANTS = (
         "layer/test_transforms.py::test_compiled_step_equals_eager[summed]",
         "torch",
     ),
+    Mutant(
+        "torch: pooled weights of a query leave out the key at its own position",
+        TORCH_POOLING,
+        'side="right"',
+        'side="left"',
+        f"{LARGE}[sum-per head]",
+        "torch",
+    ),
+    Mutant(
+        "torch: pooled weights stay in the order of positions",
+        TORCH_POOLING,
+        "torch.empty_like(pooled).scatter_(-1, order, pooled)",
+        "pooled.clone()",
+        f"{LARGE}[sum-shared]",
+        "torch",
+    ),
+    Mutant(
+        "torch: sorted weights mix values that are not sorted",
+        TORCH_POOLING,
+        'wide(_taken("value", value[row, head], slots))',
+        "wide(value[row, head])",
+        f"{LARGE}[sum-shared]",
+        "torch",
+    ),
+    Mutant(
+        "torch: all heads are rotated by the positions of the first",
+        TORCH_POOLING,
+        "at[row, head, slots]",
+        "at[row, 0, slots]",
+        f"{LARGE}[sum-per head]",
+        "torch",
+    ),
+    Mutant(
+        "torch: keys that come later have a logit of 0",
+        TORCH_POOLING,
+        "masked_fill_(hidden, -torch.inf)",
+        "masked_fill_(hidden, 0.0)",
+        f"{LARGE}[sum-shared]",
+        "torch",
+    ),
+    Mutant(
+        "torch: a query that sees nothing is not left out",
+        TORCH_POOLING,
+        "if hidden is not None and whole == 0:",
+        "if hidden is not None and whole < 0:",
+        f"{LARGE}[sum-per head]",
+        "torch",
+    ),
+    Mutant(
+        "torch: pooled weights count invalid queries",
+        TORCH_POOLING,
+        "torch.where(valid, weight, 0.0).to(kind)",
+        "weight.to(kind)",
+        f"{LARGE}[sum-shared]",
+        "torch",
+    ),
+    Mutant(
+        "torch: the largest weight may be that of an invalid query",
+        TORCH_POOLING,
+        "kept = weights if factor is None else weights * factor[:, None]",
+        "kept = weights",
+        f"{LARGE}[max-per head]",
+        "torch",
+    ),
+    Mutant(
+        "torch: the mean weight is divided by invalid queries too",
+        TORCH_POOLING,
+        "pooled /= allowed_pairs(pairs).sum(3)",
+        "pooled /= visible_pairs(pairs).sum(3)",
+        f"{LARGE}[mean-per head]",
+        "torch",
+    ),
     # JAX
+    Mutant(
+        "jax: a cosine has the sign of the sine",
+        JAX_ROTATION,
+        "below = ((quarter + 1) & 2) != 0,",
+        "below = (quarter & 2) != 0,",
+        f"{LARGE}[max-shared]",
+        "jax",
+    ),
+    Mutant(
+        "jax: quarter turns are taken for half turns",
+        JAX_ROTATION,
+        "is_odd = (quarter & 1) == 1",
+        "is_odd = (quarter & 1) == 2",
+        f"{LARGE}[max-shared]",
+        "jax",
+    ),
     Mutant(
         "jax: causal sums leave out the query at the key's own position",
         JAX_SUMS,

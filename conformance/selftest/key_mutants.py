@@ -32,7 +32,7 @@ KEY_MUTANTS = (
     Mutant(
         "KeyDiff does not score stored keys again",
         f"{HOME}/keydiff.py",
-        "return decided(_unlike(attention.key, stored.valid), stored)",
+        "return decided(unlike(attention.key, stored.valid), stored)",
         "return stored.score",
         f"{KEYS}[keydiff-visible-per-head]",
     ),

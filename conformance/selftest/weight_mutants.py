@@ -81,6 +81,27 @@ WEIGHT_MUTANTS = (
         f"{WEIGHTS}[generic-defensive-visible]",
     ),
     Mutant(
+        "Salience does not decay",
+        f"{HOME}/salience.py",
+        "past = stored.score * attention.along_slots(xp.exp(self.decay * age))",
+        "past = stored.score",
+        f"{WEIGHTS}[generic-salience-visible]",
+    ),
+    Mutant(
+        "Salience forgets what was gained",
+        f"{HOME}/salience.py",
+        "return past + peak + self.share * all_peaks",
+        "return peak + self.share * all_peaks",
+        f"{WEIGHTS}[generic-salience]",
+    ),
+    Mutant(
+        "Salience prefers keys like the others",
+        f"{HOME}/salience.py",
+        "far = 1.0 + decided(",
+        "far = 1.0 - decided(",
+        f"{WEIGHTS}[generic-salience-heads]",
+    ),
+    Mutant(
         "DropKV forgets that the others share the weight",
         f"{HOME}/dropkv.py",
         "moved = (minor / (1 - minor)) ** 2",

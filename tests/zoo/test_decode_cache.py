@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.zoo.compiled_cache import CompiledCache
 from attendre_core.zoo.decode_cache import DecodeCache
 from attendre_core.zoo.writer import Memories
 
@@ -50,16 +51,16 @@ def close(one, other, tolerance=2e-5):
     np.testing.assert_allclose(one, other, atol=tolerance * np.abs(one).max(), rtol=0)
 
 
-@pytest.fixture(params=["numpy", "torch"])
-def eager(request):
+@pytest.fixture(params=["numpy", "torch", "jax"])
+def library(request):
     pytest.importorskip(request.param)
     return request.param
 
 
 @pytest.mark.parametrize("rows", [ALIKE, RAGGED], ids=["alike", "ragged"])
 @pytest.mark.parametrize("name", sorted(MEMORIES))
-def test_logits_are_those_of_stepped_memories(name, rows, eager, made_up):
-    plain, prepared = both(made_up(LLAMA), eager, MEMORIES[name], rows)
+def test_logits_are_those_of_stepped_memories(name, rows, library, made_up):
+    plain, prepared = both(made_up(LLAMA), library, MEMORIES[name], rows)
     for step in range(10):
         tokens = np.asarray([7 * step % 256, 11 * step % 256])
         active = np.asarray([True, step % 4 != 3])  # a row that pauses
@@ -67,19 +68,19 @@ def test_logits_are_those_of_stepped_memories(name, rows, eager, made_up):
         close(want[active], got[active])
     assert prepared.position.tolist() == plain.position.tolist()
     assert type(plain._layers) is Memories
-    assert type(prepared._layers) is DecodeCache
+    assert type(prepared._layers) is (CompiledCache if library == "jax" else DecodeCache)
 
 
-def test_the_oldest_written_goes_when_the_room_is_full(eager, made_up):
+def test_the_oldest_written_goes_when_the_room_is_full(library, made_up):
     memory = at.preset("MT", kv_size=16, chunk=8)
-    plain, prepared = both(made_up(LLAMA), eager, memory, ALIKE[:1], room=3)
+    plain, prepared = both(made_up(LLAMA), library, memory, ALIKE[:1], room=3)
     for step in range(9):
         close(*(w.write(np.asarray([step + 40]), np.asarray([True])) for w in (plain, prepared)))
 
 
 @pytest.mark.parametrize("before", [0, 3])
-def test_rows_are_reordered(before, eager, made_up):
-    plain, prepared = both(made_up(LLAMA), eager, MEMORIES["evicting"], RAGGED)
+def test_rows_are_reordered(before, library, made_up):
+    plain, prepared = both(made_up(LLAMA), library, MEMORIES["evicting"], RAGGED)
     yes = np.asarray([True, True])
     for step in range(before):
         for writer in (plain, prepared):
@@ -109,16 +110,16 @@ def test_generated_entries_that_compete_are_not_prepared(made_up):
     assert type(writer._layers) is Memories
 
 
-def test_nothing_is_written_into_the_stream(eager, made_up):
-    stream = at.load(made_up(LLAMA), memory=MEMORIES["evicting"], backend=eager).stream()
+def test_nothing_is_written_into_the_stream(library, made_up):
+    stream = at.load(made_up(LLAMA), memory=MEMORIES["evicting"], backend=library).stream()
     stream.feed(ALIKE[0])
     first = stream.generate(8)
     assert stream.generate(8) == first
 
 
 @pytest.mark.parametrize("name", sorted(MEMORIES))
-def test_probing_says_what_writing_would_say(name, eager, made_up):
-    (probed, written) = both(made_up(LLAMA), eager, MEMORIES[name], RAGGED)
+def test_probing_says_what_writing_would_say(name, library, made_up):
+    (probed, written) = both(made_up(LLAMA), library, MEMORIES[name], RAGGED)
     tokens = np.asarray([[3, 1, 4], [1, 5, 0]])
     valid = np.asarray([[True, True, True], [True, True, False]])
     want = probed.probe(tokens, valid)

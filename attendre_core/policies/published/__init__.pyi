@@ -8,6 +8,7 @@ from attendre_core.policies.published.lagkv import LagKV as LagKV
 from attendre_core.policies.published.leverage import Leverage as Leverage
 from attendre_core.policies.published.nexus import Nexus as Nexus
 from attendre_core.policies.published.rkv import RKV as RKV
+from attendre_core.policies.published.salience import Salience as Salience
 from attendre_core.policies.published.snapkv import SnapKV as SnapKV
 from attendre_core.policies.published.tova import TOVA as TOVA
 from attendre_core.policies.published.trams import TRAMS as TRAMS

@@ -43,6 +43,8 @@ class ExpectedAttention(Policy):
     [(1,), (1, 2, 8), (1, 2, 8, 8)]
     """
 
+    compares_keys = True
+
     def init(self, stored: Stored) -> tuple[Array, Array, Array]:
         """Return the number of queries so far, their mean and their covariance per K/V head."""
         xp, key = namespace_of(stored.score), real(stored.key, stored.valid)

@@ -13,7 +13,7 @@ from attendre_core.policies.published.parts import decided, norms
 if TYPE_CHECKING:
     from attendre_core.policies.view import Attention
 
-__all__ = ["KeyDiff"]
+__all__ = ["KeyDiff", "unlike"]
 
 #: A mean shorter than this has no direction to speak of; the order within a head is the same.
 _SHORTEST = 0.01
@@ -48,17 +48,19 @@ class KeyDiff(Policy):
     [1, 2]
     """
 
+    compares_keys = True
+
     def enter(self, stored: Stored, new: New) -> Array:
         """Score new keys among all keys, stored and new."""
         key, _, valid = beside(stored, new)
-        return newcomers(decided(_unlike(key, valid), stored), stored)
+        return newcomers(decided(unlike(key, valid), stored), stored)
 
     def observe(self, stored: Stored, attention: Attention) -> Array:
         """Score the stored keys again: the mean has moved."""
-        return decided(_unlike(attention.key, stored.valid), stored)
+        return decided(unlike(attention.key, stored.valid), stored)
 
 
-def _unlike(key: Array, valid: Array) -> Array:
+def unlike(key: Array, valid: Array) -> Array:
     """Return minus the cosine of each key to the mean unit key, (batch, kv_heads, n)."""
     unit = units(key, valid)
     mean, _ = mean_unit(unit, valid)

@@ -50,6 +50,8 @@ class LagKV(Policy):
     LagKV(lag=16)
     """
 
+    compares_keys = True
+
     lag: int = 128
 
     def __post_init__(self) -> None:

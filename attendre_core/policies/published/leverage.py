@@ -53,6 +53,8 @@ class Leverage(Policy):
     [1, 2]
     """
 
+    compares_keys = True
+
     ridge: float = 0.1
 
     def __post_init__(self) -> None:

@@ -52,6 +52,8 @@ class RKV(Policy):
     RKV(window=8, kernel=7, share=0.1)
     """
 
+    compares_keys = True
+
     window: int | None = 8
     kernel: int = 7
     share: float = 0.1

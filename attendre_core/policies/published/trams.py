@@ -39,6 +39,8 @@ class TRAMS(Policy):
     ([1], [2.0])
     """
 
+    compares_keys = True
+
     def enter(self, stored: Stored, new: New) -> Array:
         """Return the component of each new key along the vector of ones."""
         key = real(new.key, new.valid)

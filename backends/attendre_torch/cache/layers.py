@@ -358,7 +358,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             return NoPosition()
         numbered = self.memory.positions == "in-cache"
         beyond = self.trained is not None and self.seen > self.trained
-        if not self.plain and (numbered or beyond):
+        compared = getattr(self.memory.policy_of(self.number), "compares_keys", False)
+        if not self.plain and (numbered or beyond or compared):
             self.plain = True
             if self.state is not None:
                 kv = self.state.kv
@@ -366,6 +367,8 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
                 self.state = LayerState(kv._replace(key=_turned_back(self.rope, kv.key, at)), None)
         if not self.plain:
             return NoPosition()
+        if not (numbered or beyond):
+            return self.rope
         return InCache(self.rope) if numbered else LMInfinite(self.trained or 0, rope=self.rope)
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> None:

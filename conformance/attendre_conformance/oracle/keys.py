@@ -12,6 +12,7 @@ from typing import Any
 
 from attendre_conformance.oracle.entries import Entry, Heads, Vector, exact
 from attendre_conformance.oracle.published import softmax as weights_of
+from attendre_conformance.oracle.published import unlike_mean
 from attendre_conformance.oracle.rules import PolicyRule
 
 #: Score of an entry of LagKV whose next block is not complete.
@@ -164,12 +165,9 @@ def along_ones(keys: list[Vector], rule: PolicyRule) -> list[float]:
     return [math.fsum(k) / math.sqrt(len(k)) for k in keys]
 
 
-def unlike_mean(keys: list[Vector], rule: PolicyRule) -> list[float]:
-    """KeyDiff: a mean shorter than 0.01 counts as if it were that long."""
-    unit = [[x / (math.sqrt(dot(k, k)) or 1.0) for x in k] for k in keys]
-    mean = [math.fsum(column) / len(unit) for column in zip(*unit, strict=True)]
-    length = max(math.sqrt(dot(mean, mean)), 0.01)
-    return [-dot(u, mean) / length for u in unit]
+def unlike(keys: list[Vector], rule: PolicyRule) -> list[float]:
+    """KeyDiff: minus the cosine to the mean key."""
+    return unlike_mean(keys)
 
 
 def leverages(keys: list[Vector], rule: PolicyRule) -> list[float]:
@@ -242,7 +240,7 @@ def deviations(block: list[Vector], after: list[Vector]) -> list[float]:
 AMONG: dict[str, Callable[[list[Vector], PolicyRule], list[float]]] = {
     "Knorm": small_norm,
     "TRAMS": along_ones,
-    "KeyDiff": unlike_mean,
+    "KeyDiff": unlike,
     "Leverage": leverages,
     "RKV": redundancies,
 }

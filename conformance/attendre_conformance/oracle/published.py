@@ -93,13 +93,19 @@ def observe_window(memory: ScoredEntries, logits: Logits, real: list[int]) -> No
     rewrite(memory, scores)
 
 
-def observe_largest(memory: ScoredEntries, logits: Logits, real: list[int]) -> None:
-    """Defensive: the largest weight, at least the mean of these, times the length of the value."""
+def largest(logits: Logits, asking: list[int]) -> dict[int, float]:
+    """Largest weight that any query and head pays to each entry that one of them sees."""
     most: dict[int, float] = {}
-    for i in window_of(memory, real):
+    for i in asking:
         for row in logits[i]:
             for arrival, weight in softmax(row).items():
                 most[arrival] = max(most.get(arrival, 0.0), weight)
+    return most
+
+
+def observe_largest(memory: ScoredEntries, logits: Logits, real: list[int]) -> None:
+    """Defensive: the largest weight, at least the mean of these, times the length of the value."""
+    most = largest(logits, window_of(memory, real))
     if not most:
         return
     mean = math.fsum(most.values()) / len(most)
@@ -116,6 +122,37 @@ def observe_largest(memory: ScoredEntries, logits: Logits, real: list[int]) -> N
             origin = ("observed", entry.arrival, memory.steps)
         scores[entry.arrival] = (score, origin)
     rewrite(memory, scores)
+
+
+def observe_salience(memory: ScoredEntries, logits: Logits, real: list[int]) -> None:
+    """Salience: peaks, plus their mean shared out by lengths of values and distances of keys."""
+    most = largest(logits, real)
+    before, now, option = memory.query_before, memory.latest_query, memory.rule.policy.option
+    if not most or now is None:
+        return
+    left = 1.0 if before is None else math.exp(option("decay") * (before - now))
+    heads = range(len(memory.entries[0].key))
+    unlike = [unlike_mean([entry.key[g] for entry in memory.entries]) for g in heads]
+    special = []
+    for number, entry in enumerate(memory.entries):
+        far = 1.0 + math.fsum(unlike[g][number] for g in heads) / len(heads)
+        special.append(mean_length(entry.value) * (max(far, 0.0) + 0.01) ** option("contrast"))
+    each = option("share") * math.fsum(most.values()) / (math.fsum(special) or 1.0)
+    scores: dict[int, tuple[float, Hashable]] = {}
+    for entry, amount in zip(memory.entries, special, strict=True):
+        if entry.arrival in most:
+            origin = ("observed", entry.arrival, memory.steps)
+            gain = most[entry.arrival] + each * amount
+            scores[entry.arrival] = (entry.score * left + gain, origin)
+    rewrite(memory, scores)
+
+
+def unlike_mean(keys: list[Vector]) -> Vector:
+    """Return minus the cosine to the mean unit key; a mean shorter than 0.01 counts as 0.01."""
+    unit = [[x / (length(k) or 1.0) for x in k] for k in keys]
+    mean = [math.fsum(column) / len(unit) for column in zip(*unit, strict=True)]
+    long = max(length(mean), 0.01)
+    return [-math.fsum(a * b for a, b in zip(u, mean, strict=True)) / long for u in unit]
 
 
 def observe_loss(memory: ScoredEntries, logits: Logits, real: list[int]) -> None:
@@ -151,5 +188,6 @@ OBSERVE: dict[str, Callable[[Any, Logits, list[int]], None]] = {
     "DropKV": observe_loss,
     "Defensive": observe_largest,
     "H2O": observe_heavy,
+    "Salience": observe_salience,
     "SnapKV": observe_window,
 }

@@ -28,6 +28,7 @@ class ScoredEntries:
     exact_logits: bool = True
     entries: list[Entry] = field(default_factory=list)
     latest_query: int | None = None
+    query_before: int | None = None
     steps: int = 0
     clock: int = 0
     own: KeyScores = field(init=False)
@@ -48,7 +49,7 @@ class ScoredEntries:
         real = [i for i in range(len(valid)) if valid[i]]
         if not real:
             return
-        before = self.latest_query
+        before = self.query_before = self.latest_query
         newest = max(int(position[i]) for i in real)
         latest = newest if before is None else max(before, newest)
         self.latest_query = latest

@@ -34,6 +34,7 @@ SHIPPED: dict[str, Any] = {
     "snapkv": at.SnapKV(window=2, kernel=3),
     "defensive": at.Defensive(window=2, value_norm=True),
     "defensive-output": at.Defensive(window=None, output_norm=True),
+    "salience": at.Salience(),
     "dropkv": at.DropKV(window=2),
     "random": at.Random(seed=3),
     "knorm": at.Knorm(),

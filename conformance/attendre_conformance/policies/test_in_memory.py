@@ -33,7 +33,7 @@ LAWS = pytest.mark.attendre_profile("laws")
 EACH = pytest.mark.parametrize("subject", SUBJECTS, ids=[one.name for one in SUBJECTS])
 #: Of the shipped policies those that other tests do not compile.
 ALONE = (
-    *("h2o", "tova", "random", "snapkv", "defensive", "dropkv"),
+    *("h2o", "tova", "random", "snapkv", "defensive", "salience", "dropkv"),
     *("keydiff", "leverage", "lagkv", "expected-attention", "r-kv", "nexus"),
 )
 COMPILED = [one for one in SUBJECTS if options.policy or one.name in ALONE]
