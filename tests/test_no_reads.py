@@ -66,7 +66,7 @@ def test_memory_reads_no_value(policy: str, options: str) -> None:
         state = memory.init(batch=B, heads=H, kv_heads=G, head_dim=D, xp=found.xp, chunk=S)
         given = {}
         if policy in PARAMS:
-            given["policy_params"] = {"output": found.from_numpy(np.ones((H, D, 3), np.float32))}
+            given["policy_params"] = {k: found.from_numpy(x) for k, x in PARAMS[policy].items()}
         for seed in range(4):
             query, key, value, position, valid = put(found, *chunk_arrays(seed))
             asked = (query, position, valid)

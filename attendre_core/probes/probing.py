@@ -80,8 +80,10 @@ class ProbedLayer:
         >>> read = np.asarray([[[[1.0, 0.0]], [[0.0, 1.0]]]], dtype=np.float32)
         >>> state, _ = layer.step(state, at.Chunk(read, read, read))
         >>> state, output = layer.probe(state, 9 * read[:, 1:])
-        >>> state.kv.score.round(2).tolist(), state.kv.clock.tolist()
-        ([[0.0, 1.0]], [2])
+        >>> sorted(zip(state.kv.position[0].tolist(), state.kv.score[0].round(2).tolist()))
+        [(0, 0.0), (1, 1.0)]
+        >>> state.kv.clock.tolist()
+        [2]
         """
         where, kv = "AttendreLayer.probe", state.kv  # type: ignore[attr-defined]
         if (key is None) != (value is None):

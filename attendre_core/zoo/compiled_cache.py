@@ -46,6 +46,7 @@ class CompiledCache:
             for layer, state in zip(layers, states, strict=True)
         ]
         self._written = at[0, 0] * 0
+        self._one = self._written + 1  # on the device: no number is copied in a step
 
     def step(
         self, blocks: Sequence[ModelBlock], x: Array, at: Array, real: Array, every: bool
@@ -57,7 +58,7 @@ class CompiledCache:
                 _step, layer, block, self._held[number], x, at, real, self._origin, self._written,
                 room=self._room, donate=True,
             )  # fmt: skip
-        self._written = self._written + 1
+        self._written = self._written + self._one
         return x
 
     def reorder(self, rows: Array) -> None:

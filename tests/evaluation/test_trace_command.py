@@ -16,7 +16,7 @@ import pytest
 
 from attendre_core.cli import build_parser, main
 from attendre_core.evaluation import load_tiny
-from attendre_core.presets import CONTROL_PRESETS, PRESETS, preset
+from attendre_core.presets import CONTROL_PRESETS, PRESETS, TIER_PRESETS, preset
 from attendre_core.zoo.model import Model
 
 #: One policy on one layer is enough for most tests.
@@ -166,13 +166,19 @@ def test_layers_with_a_window_are_traced_if_asked_for(
     assert [layer["layer"] for layer in policy["layers"]] == traced
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *CONTROL_PRESETS])
+@pytest.mark.parametrize("name", [*sorted({*PRESETS} - {*TIER_PRESETS}), *CONTROL_PRESETS])
 def test_a_name_is_the_same_system_in_python_and_here(
     name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     answer = json.loads(trace("--policies", name, "--layer", "0", "--json", capsys=capsys))
     (policy,) = answer["policies"]
     assert preset(policy["name"]) == preset(name, 32, chunk=16, top_k=16)
+
+
+@pytest.mark.parametrize("name", TIER_PRESETS)
+def test_tiers_are_refused(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["trace", "--policies", name, "--layer", "0", "--json"]) == 2
+    assert "Tiers, which cannot be traced" in capsys.readouterr().err
 
 
 def test_a_policy_of_ones_own(

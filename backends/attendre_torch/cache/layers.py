@@ -320,7 +320,10 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
         if self.plain and self.rope is not None:
             flags = torch.ones_like(chunk.key[:, :, 0, 0], dtype=torch.int32)
             flags = flags if chunk.valid is None else chunk.valid.to(torch.int32)
-            at = (state.kv.clock[:, None] + flags.cumsum(1, dtype=torch.int32) - 1)[:, :, None]
+            flags = flags.cumsum(1, dtype=torch.int32)
+            # Keys that were inserted already are counted already.
+            clock = state.kv.clock[:, None] if own else state.kv.clock[:, None] - flags[:, -1:]
+            at = (clock + flags - 1)[:, :, None]
             query, key = (_turned_back(self.rope, x, at) for x in (chunk.query, chunk.key))
             chunk = chunk._replace(query=query, key=key)
         chunk = chunk._replace(position=position)

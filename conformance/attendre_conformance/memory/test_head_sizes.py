@@ -6,10 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 import attendre_core as at
 from attendre_conformance import comparing
 from attendre_conformance.running import few, from_numpy, to_numpy
+
+pytestmark = pytest.mark.attendre_profile("laws")
 
 SIZES = (3, 7, 5)
 MEMORIES = {
