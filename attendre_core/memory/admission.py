@@ -161,7 +161,8 @@ def ranked(memory: KeyValueSpec, entries: Stored, clock: Array) -> Rank:
     """Rank the entries of a key-value memory."""
     found = rank(
         memory.policy, entries, clock,
-        sinks=max(memory.sinks, memory.policy.sinks), protect_recent=memory.protect_recent, ties=memory.ties,
+        sinks=max(memory.sinks, memory.policy.sinks),
+        protect_recent=memory.protect_recent, ties=memory.ties,
     )  # fmt: skip
     if not memory.head_sizes:
         return found
