@@ -80,3 +80,23 @@ def test_figures_are_those_of_the_record(record: dict[str, float]) -> None:
         low, high = (f"{record[end]:{signed}.3f}".replace("-", MINUS) for end in ("low", "high"))
         text = f"{record['value']:{signed}.3f} [{low}, {high}]".replace("-", MINUS)
     assert text in PAGE, f"{text} is not on the page"
+
+
+def test_learned_figures_are_those_of_the_record() -> None:
+    lines = (ROOT / "docs/results/learned_memories.jsonl").read_text(encoding="utf-8").splitlines()
+    torch, jax = (json.loads(line)["right"] for line in lines)
+    rows = {row[0].split(" (")[0]: row[3] for row in ROWS}
+    shown = {
+        "Expire-Span": (
+            torch,
+            ("Expire-Span, before", "Expire-Span, after", "KeyDiff, 16 entries"),
+        ),
+        "dynamic context pruning": (torch, ("context pruning, before", "context pruning, after")),
+        "MART": (torch, ("slots, before", "slots, after", "the last chunk alone")),
+    }
+    for system, (right, names) in shown.items():
+        for name in names:
+            share = right[name].count("1") / len(right[name])
+            assert f"{100 * share:.1f} %" in rows[system], (system, name, share)
+    share = jax["context pruning, after"].count("1") / 400
+    assert f"{100 * share:.1f} % (JAX)" in rows["dynamic context pruning"]

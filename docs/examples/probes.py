@@ -35,6 +35,9 @@ __all__ = [
 
 REPEAT = "\n\nRepeat the previous context exactly.\n"
 
+#: What probes are compared with: sums of softmax weights, per head, half of M recent.
+SUMS = "LFA-3e-3+softmax+start=0+visible+per-head+sinks=4+recent=half"
+
 
 @dataclass(frozen=True)
 class ByProbes(at.Policy):
@@ -107,10 +110,10 @@ def measured(
     """Return the log-likelihood of answers about one of several codes, (questions,) by system."""
     task = MultiKey(limit=limit, keys=keys, question="last")
     questions = list(task.questions(model))
-    plain = at.preset("attendre-causal", size, chunk=chunk)
+    plain = at.preset(SUMS, size, chunk=chunk)
     systems = {
-        "attendre-causal": (plain, "none"),
-        "attendre-causal, question probed": (plain, "question"),
+        "LFA-3e-3": (plain, "none"),
+        "LFA-3e-3, question probed": (plain, "question"),
         "KVzip": (memory(size, chunk), "kvzip"),
         "Finch": (memory(size, chunk), "finch"),
     }
@@ -178,7 +181,7 @@ def main() -> None:
         return
     model = at.load(given.model, backend=given.backend)
     found = measured(model, limit=given.limit, only=given.only)
-    base = found["attendre-causal"]
+    base = found["LFA-3e-3"]
     for name, values in found.items():
         gain = difference(values, base)
         print(json.dumps({
