@@ -218,13 +218,17 @@ def _holds(records: Sequence[Record], system: str) -> str:
                 entries = preset(system, cell.kv).kv_memory().slots(chunk)
             waiting = ", and M/2 waiting queries" if cell.q else ""
             texts.append(f"M{_beyond(entries - cell.kv, chunk)}{waiting}")
-    return " or ".join(dict.fromkeys(texts))
+    # "M + S" need not be said twice if layers with a window hold something else besides.
+    texts = [
+        text for text in dict.fromkeys(texts) if not any(t.startswith(f"{text};") for t in texts)
+    ]
+    return " or ".join(texts)
 
 
 def _beyond(more: float, chunk: int) -> str:
     if more == 0:
         return ""
-    return " + S" if more == chunk else " + S; layers with a window hold that"
+    return " + S" if more == chunk else " + S; their window in layers that have one"
 
 
 # ---------------------------------------------------------------- oracle against bounded
