@@ -65,7 +65,7 @@ def test_one_graph_for_any_number_of_steps(policy):
     assert len(graphs) == 1
 
 
-@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("heads", [pytest.param(1, marks=pytest.mark.thorough), 4])
 def test_one_graph_for_any_shape(heads):
     """Where a step is compiled for any shape, lengths are symbols, the number of heads too."""
     memory = at.KeyValueMemory(M, at.FIFO())

@@ -55,7 +55,14 @@ def run_laws(path: str, *arguments: str) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("name", BAD)
+#: Every case starts the suite anew, so --quick has every third mistake only.
+CASES = [
+    name if number % 3 == 0 else pytest.param(name, marks=pytest.mark.thorough)
+    for number, name in enumerate(BAD)
+]
+
+
+@pytest.mark.parametrize("name", CASES)
 def test_bad_policy_is_caught(name: str) -> None:
     law, words = BAD[name]
     code, output = run_laws(f"bad_policies:{name}", "-k", law)
@@ -72,7 +79,14 @@ def test_policy_that_differs_in_compiled_code_is_caught() -> None:
     assert "compiled against eager" in output, output[-3000:]
 
 
-@pytest.mark.parametrize("path", ["bad_policies:Good", "attendre_core:LFA", "attendre_core:H2O"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "bad_policies:Good",
+        pytest.param("attendre_core:LFA", marks=pytest.mark.thorough),
+        pytest.param("attendre_core:H2O", marks=pytest.mark.thorough),
+    ],
+)
 def test_good_policy_passes_and_nothing_else_runs(path: str) -> None:
     code, output = run_laws(path, "-vv")
     assert code == 0, output[-3000:]

@@ -71,7 +71,11 @@ def _replay(recorded, library, mode, names, both):
     assert not wrong, f"{library}, {mode}: {len(wrong)} streams differ\n" + "\n".join(lines[:40])
 
 
-@pytest.mark.parametrize(("library", "mode"), CHOSEN)
+#: JAX without jit compiles every operation by itself; all streams do so in the thorough test.
+QUICK = [case for case in CHOSEN if case != ("jax", "eager")]
+
+
+@pytest.mark.parametrize(("library", "mode"), QUICK)
 def test_streams_are_as_recorded(recorded, library, mode):
     names, both = CHOSEN[library, mode]
     _replay(recorded, library, mode, names, both)
