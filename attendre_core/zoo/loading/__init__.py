@@ -16,6 +16,7 @@ from attendre_core.zoo.heads import head_of
 from attendre_core.zoo.loading.chat_templates import template_of_folder, template_of_gguf
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint, others_in
+from attendre_core.zoo.loading.sentence import recipe_of_folder
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_at, tokenizer_of
 
@@ -109,6 +110,7 @@ def load(
         attention=attention,
         end=checkpoint.config.tokens("eos_token_id"),
         chat_template=_template(checkpoint, tokenizer),
+        recipe=recipe_of_folder(Path(checkpoint.where)),
         head=head,
     )
 
