@@ -19,6 +19,7 @@ COMMON = {
     "attn_implementation": "eager",
     "hidden_dropout_prob": 0.0,
 }
+PADDED = {**COMMON, "pad_token_id": 0}
 TYPED = {**COMMON, "type_vocab_size": 3}
 #: DeBERTa v3: no positions at the input, buckets of distances, shared maps, normalised table.
 V3 = {
@@ -55,15 +56,15 @@ CASES = {
         "DebertaV2", {**V3, "share_att_key": False, "pos_att_type": "c2p", "embedding_size": 14},
     ),
     "deberta-without": ("DebertaV2", {**V3, "relative_attention": False, "pos_att_type": None}),
-    "eurobert": ("EuroBert", {**COMMON, "pad_token_id": 0, "num_attention_heads": 6, "num_key_value_heads": 2}),
-    "eurobert-mean": ("EuroBert", {**COMMON, "pad_token_id": 0, "head_dim": 10, "classifier_pooling": "mean"}),
-    "eurobert-bos": ("EuroBert", {**COMMON, "pad_token_id": 0, "attention_bias": True, "classifier_pooling": "bos"}),
+    "eurobert": ("EuroBert", {**PADDED, "num_attention_heads": 6, "num_key_value_heads": 2}),
+    "eurobert-mean": ("EuroBert", {**PADDED, "head_dim": 10, "classifier_pooling": "mean"}),
+    "eurobert-bos": ("EuroBert", {**PADDED, "attention_bias": True, "classifier_pooling": "bos"}),
     "nomic": ("NomicBert", TYPED),
-    "modernbert": ("ModernBert", {**COMMON, "local_attention": 10, "pad_token_id": 0}),
+    "modernbert": ("ModernBert", {**PADDED, "local_attention": 10}),
     "modernbert-mean": (
         "ModernBert",
         {
-            **COMMON, "pad_token_id": 0, "classifier_pooling": "mean", "classifier_bias": True,
+            **PADDED, "classifier_pooling": "mean", "classifier_bias": True,
             "norm_bias": True, "classifier_activation": "silu",
         },
     ),
