@@ -79,10 +79,11 @@ def test_results_of_something_else_are_refused(tmp_path):
 
 def test_files_of_others_are_refused_and_not_touched(tmp_path):
     file = tmp_path / "results.jsonl"
-    file.write_text('{"name": "not ours"}\n')
-    with pytest.raises(StateError, match="is not a results file of attendre"):
-        ResultStore(file, IDENTITY)
-    assert file.read_text() == '{"name": "not ours"}\n'
+    for theirs in ('{"name": "not ours"}\n', "a note without an end", '{"attendre-eval": 9}\n{'):
+        file.write_text(theirs)
+        with pytest.raises(StateError, match="is not a results file of attendre"):
+            ResultStore(file, IDENTITY)
+        assert file.read_text() == theirs
 
 
 def test_two_processes_cannot_write_one_file(tmp_path):
