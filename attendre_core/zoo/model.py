@@ -19,14 +19,17 @@ from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
 from attendre_core.zoo.blocks import crosses_of
 from attendre_core.zoo.chat_template import ChatTemplate
+from attendre_core.zoo.embedding import embed
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
+from attendre_core.zoo.heads import Head, head_programs, required
 from attendre_core.zoo.memories import shape_of, used_memory
 from attendre_core.zoo.overlapping import Overlapping
 from attendre_core.zoo.pieces import cut_text, stop_strings
+from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
-from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
+from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of, typed_rows
 from attendre_core.zoo.transformers_calls import NEW_TOKENS, generate_as_transformers
 
 if TYPE_CHECKING:
@@ -58,6 +61,10 @@ class Model:
         Token ids that end a text.
     chat_template
         How the messages of a chat become one text; see `chat`.
+    recipe
+        How embeddings are made, if the checkpoint says so; see `embed`.
+    head
+        What `classify` computes, or None; its parameters are ``params["classifier"]``.
     """
 
     def __init__(
@@ -72,6 +79,8 @@ class Model:
         attention: Literal["causal", "prefix"] | None = None,
         end: tuple[int, ...] = (),
         chat_template: ChatTemplate | None = None,
+        recipe: Recipe | None = None,
+        head: Head | None = None,
     ) -> None:
         if attention not in (None, "causal", "prefix"):
             raise ConfigError(
@@ -85,7 +94,7 @@ class Model:
         self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
-        self.chat_template = chat_template
+        self.chat_template, self.recipe, self.head = chat_template, recipe, head
         shape = shape_of(self.reading_part, dtype)
         self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
@@ -153,7 +162,7 @@ class Model:
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,
             dtype=self.dtype, tokenizer=self.tokenizer, attention=self.attention, end=self.end,
-            chat_template=self.chat_template,
+            chat_template=self.chat_template, recipe=self.recipe, head=self.head,
         )  # fmt: skip
 
     def tokens(self, text: str, special: bool = True) -> list[int]:
@@ -178,20 +187,103 @@ class Model:
 
     # ---------------------------------------------------------------- reading
 
-    def encode(self, tokens: Any) -> Array:
+    def encode(self, tokens: Any, types: Any = None) -> Array:
         """Return the hidden states of the input, (batch, length, dim), in input order.
 
         Parameters
         ----------
         tokens
             Token ids, a list of rows of different lengths, or a text.
+        types
+            For a model that tells types of tokens apart, such as BERT a question and a passage:
+            as many as there are tokens, for each row; None = all are of type 0.
 
         Returns
         -------
         array
             Zeros after the end of a shorter row.
         """
-        return self._hidden(self._rows("encode", tokens))
+        return self._hidden(self._rows("encode", tokens), "encode", types)
+
+    def classify(self, tokens: Any, types: Any = None) -> Array:
+        """Return the logits of the labels that the model's head knows, ``model.head.labels``.
+
+        Parameters
+        ----------
+        tokens, types
+            As in `encode`.
+
+        Returns
+        -------
+        array
+            For each token, (batch, length, labels), zeros after the end of a shorter row; for
+            each sequence, (batch, labels); of the tokens where an answer begins and where it
+            ends, (batch, length, 2).
+        """
+        head = required(self.head, "Model.classify")
+        rows = self._rows("classify", tokens)
+        logits_of, row_of = head_programs(self.library, head)
+        hidden, xp = self._hidden(rows, "classify", types), self.backend.xp
+        valid = self.array(padded(rows)[1])
+        if head.kind == "sequence":
+            return logits_of(self.params, row_of(self.params, hidden, valid))
+        logits = logits_of(self.params, hidden)
+        return xp.where(valid[:, :, None], logits, xp.zeros_like(logits))
+
+    def embed(
+        self,
+        documents: Any,
+        pooling: Literal["mean", "cls", "max", "last"] | None = None,
+        normalize: bool | None = None,
+        spans: Any = None,
+        *,
+        batch_size: int = 8,
+        progress: bool | None = False,
+    ) -> Any:
+        """Return one vector for each document, or for each span of a document.
+
+        Hidden states are pooled as they come out and then dropped: with a memory, a document of
+        any length takes the same space beside its tokens, four bytes each. Every token counts,
+        those that the tokenizer adds (``[CLS]``, ``[SEP]``) included, as in sentence-transformers;
+        padding never does.
+
+        Parameters
+        ----------
+        documents
+            A text, a list of texts, token ids, or a list of rows of token ids of different
+            lengths. The longest are read first; results are in the order given.
+        pooling
+            ``"mean"`` or ``"max"`` of all positions, the ``"last"`` one, or ``"cls"``, the first.
+            None does what the checkpoint's sentence-transformers files (``modules.json``) say,
+            with their normalisation; without such files, the mean.
+        normalize
+            Whether vectors are brought to length one. None: what those files say if ``pooling``
+            is None, too; otherwise not.
+        spans
+            Positions ``(start, end)``, ``end`` exclusive, in a list for one document, or a list
+            of such lists: the vector of each is pooled from the states that its tokens have in
+            the whole document (late chunking). Spans may overlap.
+        batch_size
+            Documents that are read at a time, each with its own memories.
+        progress
+            Whether to show a bar; None shows one on a terminal.
+
+        Returns
+        -------
+        array
+            (documents, dim), and (dim,) for a single one, in float32 or, for such a model,
+            float64. With ``spans``: (spans, dim), and a list of these for a list.
+
+        Examples
+        --------
+        >>> from attendre_core.evaluation import load_tiny
+        >>> model = load_tiny("prefix-lm", memory="attendre:32")
+        >>> model.embed([[1, 2, 3], [4, 5, 6, 7]]).shape
+        (2, 64)
+        >>> model.embed(list(range(60)), spans=[(0, 30), (30, 60)]).shape
+        (2, 64)
+        """
+        return embed(self, documents, pooling, normalize, spans, batch_size, progress)
 
     def logits(self, tokens: Any, decoder_tokens: Any = None) -> Array:
         """Return next-token logits for every position, (batch, length, vocabulary).
@@ -380,15 +472,17 @@ class Model:
         stream.feed(rows)
         return stream
 
-    def _hidden(self, rows: list[list[int]]) -> Array:
+    def _hidden(self, rows: list[list[int]], where: str = "logits", types: Any = None) -> Array:
         """Return hidden states in input order, with zeros after the end of a row."""
+        part = self.reading_part
+        typed = typed_rows(f"Model.{where}", rows, types, part.vocabulary, part.types)
         if self.memory is None:
-            whole = Whole(self, rows)
+            whole = Whole(self, typed)
             hidden = whole.hidden[:, : whole.length, ...]
             real = whole.valid[:, : whole.length, None]
             return self.backend.xp.where(real, hidden, self.backend.xp.zeros_like(hidden))
         stream = self.stream(len(rows))
-        outputs = [*stream.read(rows), *stream.finish()]
+        outputs = [*stream.read(rows, types), *stream.finish()]
         return in_order(outputs, max(len(row) for row in rows))
 
     def _decoder_logits(self, rows: list[list[int]], decoder_tokens: Any) -> Array:
