@@ -146,7 +146,7 @@ class Journal:
             ) from error
 
     def _open(self) -> None:
-        # A file of somebody else is refused before anything is cut off.
+        # What is refused is left as it is, with an incomplete last line.
         whole, begins = _whole_lines(self.path), f'{{"{self.words.mark}":'.encode()
         with self.path.open("rb") as file:
             first = file.readline()
@@ -155,11 +155,14 @@ class Journal:
         stored = self._parsed(first) if whole else {}
         if whole and stored.pop(self.words.mark) != _FORMAT:
             raise self._foreign("another format")
+        if whole:
+            self._compare(stored)
         if whole < self.path.stat().st_size:
             os.ftruncate(self._file, whole)
         if not whole:
             self.append([{self.words.mark: _FORMAT, **self.identity}])
-            return
+
+    def _compare(self, stored: dict[str, Any]) -> None:
         differs = [
             f"{name} {stored.get(name)!r}, now {self.identity.get(name)!r}"
             for name in {**stored, **self.identity}

@@ -20,6 +20,7 @@ from attendre_core.cli.arguments import (
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.progress import progress_bar
+from attendre_core.zoo.pooling import POOLINGS
 
 if TYPE_CHECKING:
     from attendre_core.corpus import Documents, EmbeddingRun, Note
@@ -52,7 +53,6 @@ _EXAMPLES = """\
   attendre embed --model all-MiniLM-L6-v2 --field body --out vectors.jsonl articles.ndjson
   cat log.txt | attendre embed --model all-MiniLM-L6-v2 --lines --out vectors.jsonl -"""
 
-_POOLINGS = ("mean", "cls", "max", "last")
 #: How many names of what was skipped or cannot be read are printed.
 _SHOWN = 20
 
@@ -82,13 +82,15 @@ def add_to(commands: Any) -> None:
         "full attention, whose cost grows with the square of the length (1024)",
     )
     parser.add_argument(
-        "--pooling", choices=_POOLINGS, default="mean",
-        help="which hidden states make the vector: their mean, those of the first token, the "
-        "largest of each feature, or those of the last token; what the model was trained with "
-        "(mean)",
+        "--pooling", choices=POOLINGS,
+        help="which hidden states make the vector: their mean, that of the first token, the "
+        "largest of each feature, or that of the last token (what the checkpoint's "
+        "sentence-transformers files say, with their normalisation; mean without such files)",
     )  # fmt: skip
     parser.add_argument(
-        "--normalize", action="store_true", help="scale vectors to length one, for cosines"
+        "--normalize",
+        action=argparse.BooleanOptionalAction,
+        help="whether to scale vectors to length one, for cosines",
     )
     parser.add_argument("--lines", action="store_true", help="each line is a document")
     parser.add_argument("--field", metavar="NAME", help="lines are JSON objects with text in NAME")
@@ -152,8 +154,6 @@ def _summary(
         "dim": dim,
         "backend": arguments.backend,
         "memory": memory,
-        "pooling": arguments.pooling,
-        "normalize": arguments.normalize,
         "skipped": [note._asdict() for note in documents.skipped],
         "problems": [note._asdict() for note in documents.problems],
     }

@@ -13,7 +13,7 @@ import base64
 import hashlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -22,12 +22,14 @@ from attendre_core.corpus.tables import Row, table_writer
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.journal import Journal, Words
 from attendre_core.zoo.model import Model
+from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.saving import fingerprint
 
 __all__ = ["EmbeddingRun", "embed_documents", "journal_of"]
 
+Pooling = Literal["mean", "cls", "max", "last"]
 #: Documents, and characters of documents, between two writes; a longer document is one write.
-_DOCUMENTS, _CHARACTERS = 256, 1_000_000
+_DOCUMENTS, _CHARACTERS = 64, 1_000_000
 _WORDS = Words(
     mark="attendre-embed",
     where="embed",
@@ -63,8 +65,8 @@ def embed_documents(
     out: Path,
     *,
     name: str = "",
-    pooling: str = "mean",
-    normalize: bool = False,
+    pooling: Pooling | None = None,
+    normalize: bool | None = None,
     batch_size: int = 8,
     on_documents: Callable[[int], None] = lambda count: None,
 ) -> EmbeddingRun:
@@ -95,6 +97,7 @@ def embed_documents(
         raise StateError(
             f"embed: {out} exists and is complete. Move it away, or give another file with --out."
         )
+    pooling, normalize = _asked(model, pooling, normalize)
     notes = {
         "model": name,
         "weights": fingerprint(model.params, model.backend.to_numpy),
@@ -112,7 +115,8 @@ def embed_documents(
             new = [d for d in window if kept.get(d.name, ("",))[0] != _digest(d.text)]
             if new:
                 rows = [model.tokens(document.text) for document in new]
-                vectors = _vectors(model, rows, pooling, normalize, batch_size)
+                found = model.embed(rows, pooling, normalize, batch_size=batch_size)
+                vectors = np.asarray(model.backend.to_numpy(found), dtype="<f4")
                 journal.append(map(_line, new, rows, vectors))
                 embedded += len(new)
             on_documents(len(window))
@@ -139,11 +143,14 @@ def _nothing(documents: Documents) -> ConfigError:
     )
 
 
-def _vectors(
-    model: Model, rows: list[list[int]], pooling: str, normalize: bool, batch_size: int
-) -> Any:
-    found = model.embed(rows, pooling=pooling, normalize=normalize, batch_size=batch_size)
-    return np.asarray(model.backend.to_numpy(found), dtype="<f4")
+def _asked(
+    model: Model, pooling: Pooling | None, normalize: bool | None
+) -> tuple[Pooling | None, bool]:
+    """Return what `Model.embed` will do, to be noted; None is for it to refuse."""
+    recipe = model.recipe or Recipe()
+    if pooling is None and not recipe.refused:
+        return cast(Pooling, recipe.pooling), recipe.normalize if normalize is None else normalize
+    return pooling, bool(normalize)
 
 
 def _windows(documents: Documents) -> Iterator[list[Document]]:
