@@ -1,0 +1,69 @@
+"""Embed a dataset with two actors of Ray, and kill one of them with SIGKILL at its work.
+
+``python ray_program.py MODEL OUT``; the last line of the output says which processes worked.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
+
+import ray
+import ray.data
+
+from attendre_core.integrations.ray_data import embed_dataset
+
+DOCUMENTS = 120
+
+
+def documents() -> list[dict[str, object]]:
+    words = "the memory forgot what nobody had asked for and kept the rest".split()  # noqa: SIM905
+    return [
+        {"id": number, "text": " ".join(words[(number * i) % 11] for i in range(1, 20 + number))}
+        for number in range(DOCUMENTS)
+    ]
+
+
+def workers() -> list[int]:
+    import psutil  # comes with ray
+
+    inside = psutil.Process().children(recursive=True)
+    return [process.pid for process in inside if "_Embedder" in " ".join(process.cmdline())]
+
+
+def kill_one(out: Path, killed: list[int]) -> None:
+    """Wait until something is written, and kill an actor."""
+    while not (found := workers()) or not list(out.glob("*.parquet")):
+        time.sleep(0.05)
+    os.kill(found[0], signal.SIGKILL)
+    killed.append(found[0])
+
+
+def main(model: str, out: Path) -> None:
+    # Two actors, and a processor for reading and writing.
+    ray.init(
+        num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=2**27,
+        logging_level="ERROR",
+    )  # fmt: skip
+    dataset = ray.data.from_items(documents(), override_num_blocks=DOCUMENTS // 2)
+    vectors = embed_dataset(
+        dataset, model, memory=64, pooling="mean", normalize=True, batch_size=2, actors=2
+    )
+    killed: list[int] = []
+    killer = threading.Thread(target=kill_one, args=(out, killed), daemon=True)
+    killer.start()
+    vectors.write_parquet(str(out))
+    killer.join(timeout=0)
+    ray.shutdown()
+    print(json.dumps({"killed": killed}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
