@@ -1,6 +1,7 @@
 """Embed a dataset with two actors of Ray, and kill one of them with SIGKILL at its work.
 
-``python ray_program.py MODEL OUT``; the last line of the output says which processes worked.
+``python ray_program.py MODEL TAGGER OUT`` writes OUT/vectors and OUT/spans. The last line of the
+output says how many files of vectors were written when the actor was killed.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS":
 import ray
 import ray.data
 
-from attendre_core.integrations.ray_data import embed_dataset
+from attendre_core.integrations.ray_data import embed_dataset, tag_dataset
 
 DOCUMENTS = 120
 
 
 def documents() -> list[dict[str, object]]:
-    words = "the memory forgot what nobody had asked for and kept the rest".split()  # noqa: SIM905
+    words = "ada memory forgot what nobody had asked for and kept the rest".split()  # noqa: SIM905
     return [
         {"id": number, "text": " ".join(words[(number * i) % 11] for i in range(1, 20 + number))}
         for number in range(DOCUMENTS)
@@ -38,15 +39,15 @@ def workers() -> list[int]:
     return [process.pid for process in inside if "_Embedder" in " ".join(process.cmdline())]
 
 
-def kill_one(out: Path, killed: list[int]) -> None:
+def kill_one(out: Path, written: list[int]) -> None:
     """Wait until something is written, and kill an actor."""
     while not (found := workers()) or not list(out.glob("*.parquet")):
         time.sleep(0.05)
     os.kill(found[0], signal.SIGKILL)
-    killed.append(found[0])
+    written.append(len(list(out.glob("*.parquet"))))
 
 
-def main(model: str, out: Path) -> None:
+def main(model: str, tagger: str, out: Path) -> None:
     # Two actors, and a processor for reading and writing.
     ray.init(
         num_cpus=3, include_dashboard=False, log_to_driver=False, object_store_memory=2**27,
@@ -56,14 +57,15 @@ def main(model: str, out: Path) -> None:
     vectors = embed_dataset(
         dataset, model, memory=64, pooling="mean", normalize=True, batch_size=2, actors=2
     )
-    killed: list[int] = []
-    killer = threading.Thread(target=kill_one, args=(out, killed), daemon=True)
+    written: list[int] = []
+    killer = threading.Thread(target=kill_one, args=(out / "vectors", written), daemon=True)
     killer.start()
-    vectors.write_parquet(str(out))
-    killer.join(timeout=0)
+    vectors.write_parquet(str(out / "vectors"))
+    killer.join()
+    tag_dataset(dataset, tagger, memory=64).write_parquet(str(out / "spans"))
     ray.shutdown()
-    print(json.dumps({"killed": killed}))
+    print(json.dumps({"written": written[0]}))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]))
