@@ -147,20 +147,22 @@ class Journal:
 
     def _open(self) -> None:
         # What is refused is left as it is, with an incomplete last line.
-        whole, begins = _whole_lines(self.path), f'{{"{self.words.mark}":'.encode()
+        first = {self.words.mark: _FORMAT, **self.identity}
+        whole = _whole_lines(self.path)
         with self.path.open("rb") as file:
-            first = file.readline()
-        if first[: len(begins)] != begins[: len(first)]:
-            raise self._foreign("its first line is another")
-        stored = self._parsed(first) if whole else {}
-        if whole and stored.pop(self.words.mark) != _FORMAT:
-            raise self._foreign("another format")
+            found = file.readline()
         if whole:
+            stored = self._parsed(found)
+            if stored.pop(self.words.mark, None) != _FORMAT:
+                raise self._foreign("its first line is another")
             self._compare(stored)
+        elif not f"{json.dumps(first)}\n".encode().startswith(found):
+            # A process that was killed at once leaves the beginning of the first line.
+            raise self._foreign("its first line has no end")
         if whole < self.path.stat().st_size:
             os.ftruncate(self._file, whole)
         if not whole:
-            self.append([{self.words.mark: _FORMAT, **self.identity}])
+            self.append([first])
 
     def _compare(self, stored: dict[str, Any]) -> None:
         differs = [
@@ -178,8 +180,8 @@ class Journal:
     def _parsed(self, line: bytes) -> dict[str, Any]:
         try:
             found = json.loads(line)
-        except ValueError as error:
-            raise self._foreign(str(error)) from error
+        except (ValueError, RecursionError) as error:
+            raise self._foreign(repr(error)[:200]) from error
         if not isinstance(found, dict):
             raise self._foreign("a line is no object")
         return found

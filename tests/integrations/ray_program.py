@@ -21,7 +21,7 @@ import ray.data
 
 from attendre_core.integrations.ray_data import embed_dataset, tag_dataset
 
-DOCUMENTS = 120
+DOCUMENTS = 40
 
 
 def documents() -> list[dict[str, object]]:

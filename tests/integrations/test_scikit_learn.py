@@ -1,4 +1,4 @@
-"""A transformer for scikit-learn: in pipelines, searched, cloned, pickled, and as it checks its own."""
+"""A transformer for scikit-learn: in pipelines, searched, cloned, pickled, checked by theirs."""
 
 from __future__ import annotations
 

@@ -123,12 +123,13 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     Of two lines about the same item the later one is used; an incomplete last line is ignored.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        # Bytes, because an incomplete last line may end inside of a character.
+        *lines, _ = path.read_bytes().split(b"\n")
         identity = json.loads(lines[0])
         if identity.pop("attendre-eval") != _FORMAT:
             raise ValueError("another format")
         cells: dict[Cell, dict[str, Score]] = {}
-        for line in lines[1:-1]:
+        for line in lines[1:]:
             values = json.loads(line)
             cell = Cell(str(values.pop("policy")), int(values.pop("kv")), int(values.pop("q")))
             item = str(values.pop("item"))
@@ -136,7 +137,10 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
             cells.setdefault(cell, {})[item] = score
     except OSError as error:
         raise StateError(f"results: {path} cannot be read ({error.strerror}).") from error
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (
+        *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise StateError(
             f"results: {path} is not a results file of attendre ({error!r}). Move it away, or "
             "give another folder with --out."
