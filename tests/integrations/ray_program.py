@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-import time
+from contextlib import suppress
 from pathlib import Path
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_DATA_DISABLE_PROGRESS_BARS": "1"}
@@ -35,16 +35,21 @@ def documents() -> list[dict[str, object]]:
 def workers() -> list[int]:
     import psutil  # comes with ray
 
-    inside = psutil.Process().children(recursive=True)
-    return [process.pid for process in inside if "_Embedder" in " ".join(process.cmdline())]
+    found = []
+    for process in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # it has ended meanwhile
+            if "_Embedder" in " ".join(process.cmdline()):
+                found.append(process.pid)
+    return found
 
 
-def kill_one(out: Path, written: list[int]) -> None:
+def kill_one(out: Path, written: list[int], over: threading.Event) -> None:
     """Wait until something is written, and kill an actor."""
-    while not (found := workers()) or not list(out.glob("*.parquet")):
-        time.sleep(0.05)
-    os.kill(found[0], signal.SIGKILL)
-    written.append(len(list(out.glob("*.parquet"))))
+    while not over.wait(0.05):
+        if (found := workers()) and list(out.glob("*.parquet")):
+            os.kill(found[0], signal.SIGKILL)
+            written.append(len(list(out.glob("*.parquet"))))
+            return
 
 
 def main(model: str, tagger: str, out: Path) -> None:
@@ -58,13 +63,17 @@ def main(model: str, tagger: str, out: Path) -> None:
         dataset, model, memory=64, pooling="mean", normalize=True, batch_size=2, actors=2
     )
     written: list[int] = []
-    killer = threading.Thread(target=kill_one, args=(out / "vectors", written), daemon=True)
+    over = threading.Event()
+    killer = threading.Thread(target=kill_one, args=(out / "vectors", written, over))
     killer.start()
-    vectors.write_parquet(str(out / "vectors"))
-    killer.join()
+    try:
+        vectors.write_parquet(str(out / "vectors"))
+    finally:
+        over.set()
+        killer.join()
     tag_dataset(dataset, tagger, memory=64).write_parquet(str(out / "spans"))
     ray.shutdown()
-    print(json.dumps({"written": written[0]}))
+    print(json.dumps({"written": written}))
 
 
 if __name__ == "__main__":
