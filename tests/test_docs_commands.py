@@ -33,11 +33,12 @@ SMALL = {
     "trace": "",
     "run": "--max-new-tokens 4",
     "chat": "--max-new-tokens 4",
+    "embed": "",
     "info": "",
     "tag": "",
 }
 #: Checkpoints and texts of the reader's own; the test has small ones.
-CHECKPOINTS = ("model.gguf", "SmolLM2-135M")
+CHECKPOINTS = ("model.gguf", "SmolLM2-135M", "all-MiniLM-L6-v2")
 TAGGER = "ner-model"
 TEXTS = ("book.txt", "article.txt", "letters/first.txt")
 #: Commands of the package whose arguments are parsed but which are not run, and why.
@@ -90,6 +91,9 @@ def test_command_of_the_package(
     (tmp_path / "letters").mkdir()
     for text in TEXTS:
         (tmp_path / text).write_text("The memory forgot what Ada Lovelace had asked for. " * 20)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "first.txt").write_text("Nobody had asked.")
+    (tmp_path / "articles.ndjson").write_text('{"body": "The memory forgot."}\n')
     page = (ROOT / "docs/guides/evaluating.md").read_text(encoding="utf-8")
     (tmp_path / "mine.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0])
     if any(path in arguments for path in CHECKPOINTS):

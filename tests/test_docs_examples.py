@@ -32,10 +32,11 @@ TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: A page whose examples import one of these is skipped where it is not installed.
 LIBRARIES = (
     "array_api_strict", "torch", "transformers", "accelerate", "peft", "jax", "flax", "matplotlib",
+    "sentence_transformers", "sklearn", "tokenizers",
 )  # fmt: skip
-#: Packages of others that are compared with ours: a block that imports one is left out where its
-#: requirements are not met.
-PEERS = ("attention_sinks", "kvpress", "streaming_llm")
+#: Packages of others that the shared environments lack: a block that imports one is left out where
+#: its requirements are not met.
+PEERS = ("attention_sinks", "kvpress", "ray", "streaming_llm")
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
 TAGGER = "path/to/ner-model"
