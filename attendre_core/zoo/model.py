@@ -19,11 +19,13 @@ from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part
 from attendre_core.zoo.blocks import crosses_of
 from attendre_core.zoo.chat_template import ChatTemplate
+from attendre_core.zoo.embedding import embed
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
 from attendre_core.zoo.memories import shape_of, used_memory
 from attendre_core.zoo.overlapping import Overlapping
 from attendre_core.zoo.pieces import cut_text, stop_strings
+from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
@@ -58,6 +60,8 @@ class Model:
         Token ids that end a text.
     chat_template
         How the messages of a chat become one text; see `chat`.
+    recipe
+        How embeddings are made, if the checkpoint says so; see `embed`.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Model:
         attention: Literal["causal", "prefix"] | None = None,
         end: tuple[int, ...] = (),
         chat_template: ChatTemplate | None = None,
+        recipe: Recipe | None = None,
     ) -> None:
         if attention not in (None, "causal", "prefix"):
             raise ConfigError(
@@ -85,7 +90,7 @@ class Model:
         self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
-        self.chat_template = chat_template
+        self.chat_template, self.recipe = chat_template, recipe
         shape = shape_of(self.reading_part, dtype)
         self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
@@ -153,7 +158,7 @@ class Model:
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,
             dtype=self.dtype, tokenizer=self.tokenizer, attention=self.attention, end=self.end,
-            chat_template=self.chat_template,
+            chat_template=self.chat_template, recipe=self.recipe,
         )  # fmt: skip
 
     def tokens(self, text: str, special: bool = True) -> list[int]:
@@ -192,6 +197,61 @@ class Model:
             Zeros after the end of a shorter row.
         """
         return self._hidden(self._rows("encode", tokens))
+
+    def embed(
+        self,
+        documents: Any,
+        pooling: Literal["mean", "cls", "max", "last"] | None = None,
+        normalize: bool | None = None,
+        spans: Any = None,
+        *,
+        batch_size: int = 8,
+        progress: bool | None = False,
+    ) -> Any:
+        """Return one vector for each document, or for each span of a document.
+
+        Hidden states are pooled as they come out and then dropped: with a memory, a document of
+        any length takes the same space beside its tokens, four bytes each. Every token counts,
+        those that the tokenizer adds (``[CLS]``, ``[SEP]``) included, as in sentence-transformers;
+        padding never does.
+
+        Parameters
+        ----------
+        documents
+            A text, a list of texts, token ids, or a list of rows of token ids of different
+            lengths. The longest are read first; results are in the order given.
+        pooling
+            ``"mean"`` or ``"max"`` of all positions, the ``"last"`` one, or ``"cls"``, the first.
+            None does what the checkpoint's sentence-transformers files (``modules.json``) say,
+            with their normalisation; without such files, the mean.
+        normalize
+            Whether vectors are brought to length one. None: what those files say if ``pooling``
+            is None, too; otherwise not.
+        spans
+            Positions ``(start, end)``, ``end`` exclusive, in a list for one document, or a list
+            of such lists: the vector of each is pooled from the states that its tokens have in
+            the whole document (late chunking). Spans may overlap.
+        batch_size
+            Documents that are read at a time, each with its own memories.
+        progress
+            Whether to show a bar; None shows one on a terminal.
+
+        Returns
+        -------
+        array
+            (documents, dim), and (dim,) for a single one, in float32 or, for such a model,
+            float64. With ``spans``: (spans, dim), and a list of these for a list.
+
+        Examples
+        --------
+        >>> from attendre_core.evaluation import load_tiny
+        >>> model = load_tiny("prefix-lm", memory="attendre:32")
+        >>> model.embed([[1, 2, 3], [4, 5, 6, 7]]).shape
+        (2, 64)
+        >>> model.embed(list(range(60)), spans=[(0, 30), (30, 60)]).shape
+        (2, 64)
+        """
+        return embed(self, documents, pooling, normalize, spans, batch_size, progress)
 
     def logits(self, tokens: Any, decoder_tokens: Any = None) -> Array:
         """Return next-token logits for every position, (batch, length, vocabulary).

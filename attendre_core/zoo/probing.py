@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,9 @@ class ProbedStream:
     _asked: list[list[int]] | None
 
     def _advance(self, rows: list[list[int]]) -> Hidden:
+        raise NotImplementedError
+
+    def _full_chunks(self) -> Iterator[Hidden]:
         raise NotImplementedError
 
     def probe(self, *tokens: Any, policy: Policy | None = None) -> Hidden:
@@ -153,10 +157,12 @@ class ProbedStream:
             raise ConfigError(f"{where}: there are no tokens to ask with. Give at least one.")
         return joined
 
-    def _read_pending(self) -> None:
-        """Read what waits for a full chunk."""
+    def _read_pending(self) -> list[Hidden]:
+        """Read what waits, also for a full chunk."""
+        outputs = list(self._full_chunks())
         if any(self._pending):
-            self._advance([list(row) for row in self._pending])
+            outputs.append(self._advance([list(row) for row in self._pending]))
+        return outputs
 
     def _probed(
         self, rows: list[list[int]], states: States, policy: Policy | None, *, donate: bool

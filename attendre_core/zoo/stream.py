@@ -110,16 +110,36 @@ class Stream(ProbedStream):
         """
         self._labels.check(labels)
         start = self.lengths
-        for _ in self._reading(tokens):
+        self._accept(tokens)
+        for _ in self._full_chunks():
             pass
         self._labels.add(labels, start, self.lengths)
 
-    def read(self, tokens: Any) -> list[Hidden]:
-        """Do what `feed` does; return the hidden states that come out, late by the sum of all N."""
-        return list(self._reading(tokens))
+    def read(self, tokens: Any) -> Iterator[Hidden]:
+        """Do what `feed` does, and hand out the hidden states, late by the sum of all N.
 
-    def _reading(self, tokens: Any) -> Iterator[Hidden]:
-        """Read chunk by chunk, in the same memory for an input of any length."""
+        The tokens are checked and taken at once; they are read as the iterator advances, one chunk
+        for each `Hidden`, so the memory this takes does not grow with the input. Iterate to the
+        end: what an abandoned iterator leaves unread is still in the stream, and whatever is
+        called next (`read`, `feed`, `finish`, ...) reads it first, and hands it out if it hands
+        out anything.
+
+        Examples
+        --------
+        >>> from attendre_core.evaluation import load_tiny
+        >>> stream = load_tiny("prefix-lm", memory="attendre:32").stream()
+        >>> total = 0
+        >>> for hidden in stream.read(list(range(3, 30)) * 10):
+        ...     total += int(hidden.valid.sum())
+        >>> total += sum(int(hidden.valid.sum()) for hidden in stream.finish())
+        >>> total
+        270
+        """
+        self._accept(tokens)
+        return self._full_chunks()
+
+    def _accept(self, tokens: Any) -> None:
+        """Check tokens and let them wait to be read."""
         kind = self._kind.copy()
         vocabulary = self._reader.part.vocabulary
         rows = kind.rows(self.model, "Stream.feed", tokens, vocabulary, self.lengths)
@@ -134,6 +154,9 @@ class Stream(ProbedStream):
         self._kind = kind
         for pending, row in zip(self._pending, rows, strict=True):
             pending.extend(row)
+
+    def _full_chunks(self) -> Iterator[Hidden]:
+        """Read chunk by chunk, in the same memory for an input of any length."""
         chunk = self._reader.memory.chunk
         while any(len(pending) >= chunk for pending in self._pending):
             # A row with less than a chunk waits: what it reads must not depend on the others.
@@ -146,9 +169,7 @@ class Stream(ProbedStream):
         """
         for number, after in self._kind.end(self.model).items():
             self._pending[number] += after
-        outputs = []
-        if any(self._pending):
-            outputs.append(self._advance([list(p) for p in self._pending]))
+        outputs = self._read_pending()
         self._states, rest = self._reader.finish(self._states, int(self._read.max()))
         for hidden in rest:
             self._keep(hidden)

@@ -29,7 +29,7 @@ def test_it_changes_nothing(
     rows = [document.tokens.tolist() for document in long_documents[:4]]
     presence = Presence([len(row) for row in rows], config.chunk)
     streams = [tiny.with_memory(config).stream(len(rows), observer=who) for who in (presence, None)]
-    watched, alone = (stream.read(rows) + stream.finish() for stream in streams)
+    watched, alone = ([*stream.read(rows), *stream.finish()] for stream in streams)
     for one, other in zip(watched, alone, strict=True):
         assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
     assert np.all((presence.shares > 0) & (presence.shares <= 1))

@@ -173,7 +173,7 @@ def test_layers_have_policies_of_their_own(grouped: Model) -> None:
 def test_recording_changes_nothing(grouped: Model, memory: at.MemoryConfig) -> None:
     model = grouped.with_memory(memory)
     streams = [model.stream(observer=who) for who in (Recorder(LENGTH, (0, 1, 2)), None)]
-    recorded, alone = (stream.read(TOKENS) + stream.finish() for stream in streams)
+    recorded, alone = ([*stream.read(TOKENS), *stream.finish()] for stream in streams)
     for one, other in zip(recorded, alone, strict=True):
         assert all(np.array_equal(*pair) for pair in zip(one, other, strict=True))
 

@@ -43,7 +43,7 @@ def test_it_goes_on_as_recorded(name: str, library: str) -> None:
     assert stream.lengths == tuple(map(len, case["fed"]))
     hidden = [
         [np.asarray(model.backend.to_numpy(array)) for array in (out.x, out.position, out.valid)]
-        for out in stream.read(case["then"]) + stream.finish()
+        for out in [*stream.read(case["then"]), *stream.finish()]
     ]
     for row in range(stream.batch):
         x = np.concatenate([x[row][real[row]] for x, _, real in hidden])

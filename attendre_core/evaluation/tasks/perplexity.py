@@ -176,7 +176,7 @@ def stream_losses(
     seconds = 0.0
     for start in range(0, length, chunk):
         began = time.process_time()
-        read = stream.read([row[start : start + chunk] for row in rows])
+        read = list(stream.read([row[start : start + chunk] for row in rows]))
         seconds += time.process_time() - began
         for hidden in read:
             _note(model, hidden, wanted, losses)

@@ -1,0 +1,169 @@
+"""Embeddings of texts of any length, pooled while they are read.
+
+::
+
+    documents ─► by length into batches ─► chunk by chunk ─► hidden states ─► sums, maxima
+                                                             (dropped)         (kept)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attendre_core import checks
+from attendre_core.backend import Array
+from attendre_core.errors import ConfigError
+from attendre_core.progress import progress_bar
+from attendre_core.zoo.full_attention import Whole
+from attendre_core.zoo.pooling import Recipe, SpanPool, normalized, pooling_named
+from attendre_core.zoo.reader import Hidden
+from attendre_core.zoo.tokens import is_single, rows_of
+
+if TYPE_CHECKING:
+    from attendre_core.zoo.model import Model
+
+__all__ = ["embed"]
+
+#: Tokens of a document that are checked, and fed, at a time.
+_PIECE = 4096
+
+Ids = NDArray[np.int32]
+#: Positions, the last exclusive.
+Span = tuple[int, int]
+
+
+def embed(
+    model: Model,
+    documents: Any,
+    pooling: str | None,
+    normalize: bool | None,
+    spans: Any,
+    batch_size: int,
+    progress: bool | None,
+) -> Any:
+    """Do what `Model.embed` says."""
+    where = "Model.embed"
+    checks.whole_number(where, "batch_size", batch_size, least=1, hint="It counts documents.")
+    pooling, normalize = _wanted(model, pooling, normalize, spans is not None)
+    single = is_single(documents)
+    rows = [
+        _ids(model, f"{where}: document {number}", document)
+        for number, document in enumerate([documents] if single else documents)
+    ]
+    if not rows:
+        return model.array(np.zeros((0, model.reading_part.dim), np.float32))
+    if spans is None:
+        wanted: list[list[Span]] = [[(0, len(row))] for row in rows]
+    else:
+        wanted = _checked([spans] if single else spans, rows)
+    order = sorted(range(len(rows)), key=lambda number: len(rows[number]), reverse=True)
+    bar = progress_bar(sum(map(len, rows)), "embedding", " tokens", progress)
+    vectors: dict[int, Array] = {}
+    try:
+        for first in range(0, len(order), batch_size):
+            batch = order[first : first + batch_size]
+            pool = SpanPool(model, pooling, [wanted[number] for number in batch])
+            for hidden in _read(model, [rows[number] for number in batch], bar):
+                pool.add(hidden)
+            pooled = normalized(pool.result()) if normalize else pool.result()
+            for place, number in enumerate(batch):
+                vectors[number] = pooled[place, : len(wanted[number]), :]
+    finally:
+        bar.close()
+    results = [vectors[number] for number in range(len(rows))]
+    if spans is None:
+        joined = model.backend.xp.concat(results, axis=0)
+        return joined[0, :] if single else joined
+    return results[0] if single else results
+
+
+def _wanted(
+    model: Model, pooling: str | None, normalize: bool | None, spans: bool
+) -> tuple[str, bool]:
+    """Return the pooling, and whether to normalise; what is not said, the checkpoint says."""
+    where = "Model.embed"
+    if pooling is None:
+        recipe = model.recipe or Recipe()
+        if recipe.refused:
+            raise ConfigError(
+                f"{where}: this checkpoint makes its embeddings with {recipe.refused}, which is "
+                "not supported. Name another pooling to go without: pooling='mean'."
+            )
+        pooling = recipe.pooling
+        normalize = recipe.normalize if normalize is None else normalize
+    pooling = pooling_named(where, pooling)
+    if pooling == "cls" and spans:
+        raise ConfigError(
+            f"{where}: pooling='cls' takes the first token of a document, so a span has none of "
+            "its own. Pool spans with 'mean', 'max' or 'last'."
+        )
+    return pooling, bool(normalize)
+
+
+def _ids(model: Model, where: str, document: Any) -> Ids:
+    """Return the tokens of a document, four bytes each."""
+    given = model.tokens(document) if isinstance(document, str) else document
+    if not isinstance(given, Sequence) and not hasattr(given, "tolist"):
+        rows_of(where, given, 0)  # refuses it with the reason
+    vocabulary = model.reading_part.vocabulary
+    pieces = []
+    for start in range(0, len(given), _PIECE):
+        rows = rows_of(where, given[start : start + _PIECE], vocabulary)
+        if len(rows) != 1 or not is_single(given):
+            raise ConfigError(f"{where}: this is a list of lists, expected a text or token ids.")
+        pieces.append(np.asarray(rows[0], dtype=np.int32))
+    if not pieces:
+        raise ConfigError(
+            f"{where} has no tokens, expected at least one. Leave empty documents out."
+        )
+    return np.concatenate(pieces)
+
+
+def _checked(spans: Any, rows: list[Ids]) -> list[list[Span]]:
+    """Return the spans of every document."""
+    where = "Model.embed"
+    if not isinstance(spans, Sequence) or len(spans) != len(rows):
+        raise ConfigError(
+            f"{where}: spans has {len(spans) if isinstance(spans, Sequence) else 'no'} entries for "
+            f"{len(rows)} documents, expected a list of (start, end) for each."
+        )
+    found = []
+    for number, (row, given) in enumerate(zip(rows, spans, strict=True)):
+        own = [tuple(span) if isinstance(span, (tuple, list)) else span for span in given]
+        for span in own:
+            whole = isinstance(span, tuple) and len(span) == 2
+            if not whole or not all(isinstance(x, (int, np.integer)) for x in span):
+                raise ConfigError(
+                    f"{where}: a span of document {number} is {span!r}, expected (start, end)."
+                )
+            if not 0 <= span[0] < span[1] <= len(row):
+                raise ConfigError(
+                    f"{where}: a span of document {number} is {span!r}, expected 0 <= start < end "
+                    f"<= {len(row)}, the number of its tokens."
+                )
+        if not own:
+            raise ConfigError(f"{where}: document {number} has no spans. Give it at least one.")
+        found.append([(int(first), int(stop)) for first, stop in own])
+    return found
+
+
+def _read(model: Model, rows: list[Ids], bar: Any) -> Iterator[Hidden]:
+    """Read rows of different lengths; hand out hidden states as they come."""
+    longest = max(map(len, rows))
+    if model.memory is None and not model.causal:
+        whole = Whole(model, [row.tolist() for row in rows])
+        xp = model.backend.xp
+        position = xp.cumulative_sum(xp.astype(whole.valid, xp.int32), axis=1, dtype=xp.int32) - 1
+        yield Hidden(whole.hidden, position, whole.valid)
+        bar.update(sum(map(len, rows)))
+        return
+    stream = model.stream(len(rows))
+    for start in range(0, longest, _PIECE):
+        pieces = [row[start : start + _PIECE].tolist() for row in rows]
+        yield from stream.read(pieces)
+        bar.update(sum(map(len, pieces)))
+    yield from stream.finish()
