@@ -103,69 +103,41 @@ def vectors_of(
     room = window - len(before) - len(after)
     spans = cuts_of("pieces", len(rows[0]), room)
     if system.reads == "all":
+        memory = None if system.whole else system.memory_for(len(rows[0]), causal=model.causal)
+        reading = model.with_memory(memory)
+        first, whole = len(before), len(before) + len(rows[0]) + len(after)
+        wanted = [(0, whole), *((first + cut.start, first + cut.stop) for cut in spans)]
         for start in range(0, len(rows), batch):
             some = [[*before, *row, *after] for row in rows[start : start + batch]]
             began = time.process_time()
-            found = list(_through(model, some, system, spans, len(before)))
+            found = reading.embed(some, "mean", normalize=True, spans=[wanted] * len(some))
             seconds = (time.process_time() - began) / len(some)
-            yield from (Vectors(*each, seconds) for each in found)
+            for vectors in found:
+                each = _numpy(model, vectors)
+                yield Vectors(each[0], each[1:], seconds)
         return
     cuts = cuts_of(system.reads, len(rows[0]), room)
     whole = model.with_memory(None)
     for row in rows:
         began = time.process_time()
         pieces = [[*before, *row[cut.start : cut.stop], *after] for cut in cuts]
-        states = [
-            each[: len(piece)]
-            for start in range(0, len(cuts), batch)
-            for each, piece in zip(
-                _encoded(whole, pieces[start : start + batch]), pieces[start:], strict=False
-            )
-        ]
-        if system.reads == "windows":
-            x = np.concatenate([
-                state[cut.first - cut.start + len(before) :][: cut.last - cut.first]
-                for state, cut in zip(states, cuts, strict=True)
-            ])  # fmt: skip
-            one, each = x.mean(axis=0), np.stack([x[a:b].mean(axis=0) for a, b, *_ in spans])
-        else:
-            each = unit(np.stack([state.mean(axis=0) for state in states]))
-            one = each.mean(axis=0)
-        yield Vectors(unit(one), unit(each), time.process_time() - began)
+        if system.reads != "windows":
+            each = _numpy(model, whole.embed(pieces, "mean", normalize=True, batch_size=batch))
+            yield Vectors(unit(each.mean(axis=0)), each, time.process_time() - began)
+            continue
+        states = []
+        for start in range(0, len(cuts), batch):
+            states += list(_numpy(model, whole.encode(pieces[start : start + batch])))
+        x = np.concatenate([
+            state[cut.first - cut.start + len(before) :][: cut.last - cut.first]
+            for state, cut in zip(states, cuts, strict=True)
+        ])  # fmt: skip
+        each = np.stack([x[cut.start : cut.stop].mean(axis=0) for cut in spans])
+        yield Vectors(unit(x.mean(axis=0)), unit(each), time.process_time() - began)
 
 
-def _encoded(model: Model, rows: list[list[int]]) -> Floats:
-    return np.asarray(model.backend.to_numpy(model.encode(rows)), dtype=np.float64)
-
-
-def _through(
-    model: Model, rows: list[list[int]], system: System, spans: list[Cut], offset: int
-) -> Iterator[tuple[Floats, Floats]]:
-    """Yield the embeddings of whole texts and of their spans, read through a memory."""
-    if system.whole:
-        found = _encoded(model.with_memory(None), rows)
-        for x in found:
-            each = [x[offset + a : offset + b].mean(axis=0) for a, b, *_ in spans]
-            yield unit(x.mean(axis=0)), unit(np.stack(each))
-        return
-    memory = system.memory_for(len(rows[0]), causal=model.causal)
-    stream = model.with_memory(memory).stream(len(rows))
-    edges = np.asarray([offset, *(offset + cut.stop for cut in spans)])
-    # Before the first span, the spans, and after the last.
-    sums = np.zeros((len(rows), len(spans) + 2, model.reading_part.dim))
-    for hidden in _all(stream, rows):
-        position, valid = (np.asarray(model.backend.to_numpy(x)) for x in hidden[1:])
-        x = np.asarray(model.backend.to_numpy(hidden.x), dtype=np.float64)
-        for row in range(len(rows)):
-            place = np.searchsorted(edges, position[row][valid[row]], side="right")
-            np.add.at(sums[row], place, x[row][valid[row]])
-    for total in sums:
-        yield unit(total.sum(axis=0)), unit(total[1:-1])
-
-
-def _all(stream: Any, rows: list[list[int]]) -> Iterator[Any]:
-    yield from stream.read(rows)
-    yield from stream.finish()
+def _numpy(model: Model, array: Any) -> Floats:
+    return np.asarray(model.backend.to_numpy(array), dtype=np.float64)
 
 
 def unit(x: Floats) -> Floats:
