@@ -101,5 +101,6 @@ from attendre_core.zoo import Chat as Chat
 from attendre_core.zoo import Model as Model
 from attendre_core.zoo import Stream as Stream
 from attendre_core.zoo import load as load
+from attendre_core.zoo import pipeline as pipeline
 
 __version__: str

@@ -28,6 +28,8 @@ def build_parser() -> Parser:
         description="Bounded memories with eviction policies for transformers over long input.",
         epilog="'attendre COMMAND --help' explains a command and shows examples.",
     )
+    version = f"attendre-core {info.versions()['attendre-core']}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)

@@ -20,7 +20,7 @@ from attendre_core.zoo.architectures.base import Cross, Params, Part
 from attendre_core.zoo.blocks import compiled, runs_eagerly
 from attendre_core.zoo.memories import encoding_of, full_stack
 from attendre_core.zoo.reader import Hidden, Reader, States
-from attendre_core.zoo.tokens import last_rows, padded
+from attendre_core.zoo.tokens import last_rows, padded, types_apart
 from attendre_core.zoo.writer import Writer, write_across, write_after
 
 if TYPE_CHECKING:
@@ -50,6 +50,7 @@ def full_pass(
     library: str,
     crosses: list[Cross] | None = None,
     run_layer: Callable[..., Any] = _called,
+    types: Array | None = None,
 ) -> tuple[Array, list[tuple[Array, Array]]]:
     """Run a part over a whole input at once.
 
@@ -61,6 +62,8 @@ def full_pass(
         For a decoder: keys and values of its cross-attention, one for each layer.
     run_layer
         Calls ``run_layer(function, params, ...)`` for each layer, as in `Stack`.
+    types
+        Types of the tokens, (batch, length); None = all are of type 0.
 
     Returns
     -------
@@ -72,7 +75,8 @@ def full_pass(
     xp = backend_of(tokens).xp
     position = xp.cumulative_sum(xp.astype(valid, xp.int32), axis=1, dtype=xp.int32) - 1
     position = xp.where(valid, position, xp.zeros_like(position))
-    x = part.embed(params, tokens, position)
+    given = () if types is None else (types,)
+    x = part.embed(params, tokens, position, *given)
     entries = []
     for i in range(part.layers):
         run = layer_program(library, part, encoding_of(part, i), causal)
@@ -155,10 +159,12 @@ class Whole:
         self._model, self._rows = model, rows
         self.length = max(len(row) for row in rows)
         tokens, valid = padded(rows, compiled_length(model.library, self.length))
+        tokens, types = types_apart(tokens, model.reading_part.vocabulary)
         self.valid = model.array(valid)
         self.hidden, self._entries = full_pass(
             model.reading_part, model.reading_params, model.array(tokens), self.valid,
             causal=model.causal, library=model.library,
+            types=None if types is None else model.array(types),
         )  # fmt: skip
 
     def encoded(self) -> tuple[Array, Array]:
@@ -200,11 +206,13 @@ class GrowingReader(Reader):
             self._size *= 2
         return full_stack(self.part, self._size, self.library)
 
-    def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
+    def read(
+        self, state: States, tokens: Any, position: Any, valid: Any, types: Any = None
+    ) -> tuple[States, Hidden]:
         """Make room for the chunk and read it."""
         # Rows may be at different places; the memory counts the entries of the fullest one.
         self.stack(int(position.max()) + 1)
-        return super().read(self.fitted(state), tokens, position, valid)
+        return super().read(self.fitted(state), tokens, position, valid, types)
 
     def probe(
         self, state: States, tokens: Any, position: Any, valid: Any, *,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core.errors import StateError
 from attendre_core.presets import MemoryConfig
+from attendre_core.zoo.heads import own_params
 from attendre_core.zoo.saving import SavedArrays, fingerprint
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def identity_of(model: Model) -> dict[str, Any]:
     return {
         "model": repr(model.architecture),
         "dtype": model.dtype,
-        "weights": fingerprint(model.params, model.backend.to_numpy),
+        "weights": fingerprint(own_params(model.params), model.backend.to_numpy),
         "memory": repr(model.memory),
         "attention": repr(model.attention),
     }

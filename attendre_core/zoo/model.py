@@ -22,13 +22,14 @@ from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.embedding import embed
 from attendre_core.zoo.full_attention import Whole, compiled_length, full_pass
 from attendre_core.zoo.generate import OnToken, generate
+from attendre_core.zoo.heads import Head, head_programs, required
 from attendre_core.zoo.memories import shape_of, used_memory
 from attendre_core.zoo.overlapping import Overlapping
 from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
-from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of
+from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of, typed_rows
 from attendre_core.zoo.transformers_calls import NEW_TOKENS, generate_as_transformers
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class Model:
         How the messages of a chat become one text; see `chat`.
     recipe
         How embeddings are made, if the checkpoint says so; see `embed`.
+    head
+        What `classify` computes, or None; its parameters are ``params["classifier"]``.
     """
 
     def __init__(
@@ -77,6 +80,7 @@ class Model:
         end: tuple[int, ...] = (),
         chat_template: ChatTemplate | None = None,
         recipe: Recipe | None = None,
+        head: Head | None = None,
     ) -> None:
         if attention not in (None, "causal", "prefix"):
             raise ConfigError(
@@ -90,7 +94,7 @@ class Model:
         self.architecture, self.params = architecture, params
         self.library, self.dtype, self.tokenizer = library, dtype, tokenizer
         self.attention, self.end = attention, end or architecture.end
-        self.chat_template, self.recipe = chat_template, recipe
+        self.chat_template, self.recipe, self.head = chat_template, recipe, head
         shape = shape_of(self.reading_part, dtype)
         self.memory = memory_for(memory, causal=self.causal, **shape)
         self.backend: Backend = backend(library)
@@ -158,7 +162,7 @@ class Model:
         return Model(
             self.architecture, self.params, memory=memory, library=self.library,
             dtype=self.dtype, tokenizer=self.tokenizer, attention=self.attention, end=self.end,
-            chat_template=self.chat_template, recipe=self.recipe,
+            chat_template=self.chat_template, recipe=self.recipe, head=self.head,
         )  # fmt: skip
 
     def tokens(self, text: str, special: bool = True) -> list[int]:
@@ -183,20 +187,48 @@ class Model:
 
     # ---------------------------------------------------------------- reading
 
-    def encode(self, tokens: Any) -> Array:
+    def encode(self, tokens: Any, types: Any = None) -> Array:
         """Return the hidden states of the input, (batch, length, dim), in input order.
 
         Parameters
         ----------
         tokens
             Token ids, a list of rows of different lengths, or a text.
+        types
+            For a model that tells types of tokens apart, such as BERT a question and a passage:
+            as many as there are tokens, for each row; None = all are of type 0.
 
         Returns
         -------
         array
             Zeros after the end of a shorter row.
         """
-        return self._hidden(self._rows("encode", tokens))
+        return self._hidden(self._rows("encode", tokens), "encode", types)
+
+    def classify(self, tokens: Any, types: Any = None) -> Array:
+        """Return the logits of the labels that the model's head knows, ``model.head.labels``.
+
+        Parameters
+        ----------
+        tokens, types
+            As in `encode`.
+
+        Returns
+        -------
+        array
+            For each token, (batch, length, labels), zeros after the end of a shorter row; for
+            each sequence, (batch, labels); of the tokens where an answer begins and where it
+            ends, (batch, length, 2).
+        """
+        head = required(self.head, "Model.classify")
+        rows = self._rows("classify", tokens)
+        logits_of, row_of = head_programs(self.library, head)
+        hidden, xp = self._hidden(rows, "classify", types), self.backend.xp
+        valid = self.array(padded(rows)[1])
+        if head.kind == "sequence":
+            return logits_of(self.params, row_of(self.params, hidden, valid))
+        logits = logits_of(self.params, hidden)
+        return xp.where(valid[:, :, None], logits, xp.zeros_like(logits))
 
     def embed(
         self,
@@ -440,15 +472,17 @@ class Model:
         stream.feed(rows)
         return stream
 
-    def _hidden(self, rows: list[list[int]]) -> Array:
+    def _hidden(self, rows: list[list[int]], where: str = "logits", types: Any = None) -> Array:
         """Return hidden states in input order, with zeros after the end of a row."""
+        part = self.reading_part
+        typed = typed_rows(f"Model.{where}", rows, types, part.vocabulary, part.types)
         if self.memory is None:
-            whole = Whole(self, rows)
+            whole = Whole(self, typed)
             hidden = whole.hidden[:, : whole.length, ...]
             real = whole.valid[:, : whole.length, None]
             return self.backend.xp.where(real, hidden, self.backend.xp.zeros_like(hidden))
         stream = self.stream(len(rows))
-        outputs = [*stream.read(rows), *stream.finish()]
+        outputs = [*stream.read(rows, types), *stream.finish()]
         return in_order(outputs, max(len(row) for row in rows))
 
     def _decoder_logits(self, rows: list[list[int]], decoder_tokens: Any) -> Array:

@@ -79,13 +79,18 @@ class Reader:
             chunk=self.memory.chunk,
         )  # fmt: skip
 
-    def read(self, state: States, tokens: Any, position: Any, valid: Any) -> tuple[States, Hidden]:
-        """Read one chunk of token ids, NumPy (batch, seq); ``state`` must not be used again."""
-        ids, at, real = (
-            self.backend.from_numpy(np.asarray(a), device=self.device)
-            for a in (tokens, position, valid)
+    def read(
+        self, state: States, tokens: Any, position: Any, valid: Any, types: Any = None
+    ) -> tuple[States, Hidden]:
+        """Read one chunk of token ids, NumPy (batch, seq); ``state`` must not be used again.
+
+        ``types`` are those of the tokens; None = all are of type 0.
+        """
+        given = (tokens, position, valid) if types is None else (tokens, position, valid, types)
+        ids, at, real, *kinds = (
+            self.backend.from_numpy(np.asarray(a), device=self.device) for a in given
         )
-        x = self._embed(self.params, ids, at)
+        x = self._embed(self.params, ids, at, *kinds)
         length = int(np.max(np.where(valid, position, -1))) + 1
         stack = self._observed(self.stack(length))
         state, out = stack.step(state, self.blocks, x, at, real, donate=True)

@@ -28,7 +28,7 @@ from attendre_core.zoo.outputs import KeepOutputs
 from attendre_core.zoo.probing import ProbedStream
 from attendre_core.zoo.reader import Hidden, Reader
 from attendre_core.zoo.saving import SavedArrays, read_arrays, sorted_queues, write_arrays
-from attendre_core.zoo.tokens import last_rows, padded, rows_of
+from attendre_core.zoo.tokens import last_rows, padded, rows_of, typed_rows, types_apart
 from attendre_core.zoo.writer import Writer, write_across, write_after
 
 if TYPE_CHECKING:
@@ -72,12 +72,15 @@ class Stream(ProbedStream):
         self.model, self.batch = model, batch
         self._reader = _reader_of(model, observer)
         self._states = self._reader.start(batch)
+        #: Tokens that wait for a full chunk, with their types (`typed_rows`).
         self._pending: list[list[int]] = [[] for _ in range(batch)]
         self._kind = InputKind()
         self._labels = Labels(batch)
         self._asked: list[list[int]] | None = None
         self._keeps: KeepOutputs | None = None
         self._read = np.zeros(batch, dtype=np.int32)
+        #: Type of the last token of each row, which what ends a text has too.
+        self._type = [0] * batch
         xp = model.backend.xp
         #: Hidden state and position of the last token of each row that came out, on the device.
         self._last = model.array(np.zeros((batch, self._reader.part.dim), np.float32))
@@ -97,25 +100,29 @@ class Stream(ProbedStream):
         """Number of tokens that each row was fed."""
         return tuple(int(n) + len(p) for n, p in zip(self._read, self._pending, strict=True))
 
-    def feed(self, tokens: Any, **labels: Any) -> None:
+    def feed(self, tokens: Any, *, types: Any = None, **labels: Any) -> None:
         """Read more input.
 
         Parameters
         ----------
         tokens
             A text or token ids for one row, a list of them for more.
+        types
+            For a model that tells types of tokens apart, such as BERT a question and a passage:
+            the type of all these tokens, or a list of one for each row, or of as many as the row
+            has tokens. None = 0.
         labels
             Names of what is fed, for `attention_by`: ``feed(text, document="a")``. A text or a
             whole number, or a list of one for each row.
         """
         self._labels.check(labels)
         start = self.lengths
-        self._accept(tokens)
+        self._accept(tokens, types)
         for _ in self._full_chunks():
             pass
         self._labels.add(labels, start, self.lengths)
 
-    def read(self, tokens: Any) -> Iterator[Hidden]:
+    def read(self, tokens: Any, types: Any = None) -> Iterator[Hidden]:
         """Do what `feed` does, and hand out the hidden states, late by the sum of all N.
 
         The tokens are checked and taken at once; they are read as the iterator advances, one chunk
@@ -135,10 +142,10 @@ class Stream(ProbedStream):
         >>> total
         270
         """
-        self._accept(tokens)
+        self._accept(tokens, types)
         return self._full_chunks()
 
-    def _accept(self, tokens: Any) -> None:
+    def _accept(self, tokens: Any, types: Any) -> None:
         """Check tokens and let them wait to be read."""
         kind = self._kind.copy()
         vocabulary = self._reader.part.vocabulary
@@ -151,9 +158,12 @@ class Stream(ProbedStream):
         within_range(
             "Stream.feed", max(map(sum, zip(self.lengths, map(len, rows), strict=True))) - 1
         )
+        rows = typed_rows("Stream.feed", rows, types, vocabulary, self._reader.part.types)
         self._kind = kind
-        for pending, row in zip(self._pending, rows, strict=True):
-            pending.extend(row)
+        for number, row in enumerate(rows):
+            self._pending[number].extend(row)
+            if row:
+                self._type[number] = row[-1] // vocabulary
 
     def _full_chunks(self) -> Iterator[Hidden]:
         """Read chunk by chunk, in the same memory for an input of any length."""
@@ -167,8 +177,9 @@ class Stream(ProbedStream):
 
         Texts are ended with the special tokens that the tokenizer puts behind a text, if any.
         """
+        vocabulary = self._reader.part.vocabulary
         for number, after in self._kind.end(self.model).items():
-            self._pending[number] += after
+            self._pending[number] += [t + self._type[number] * vocabulary for t in after]
         outputs = self._read_pending()
         self._states, rest = self._reader.finish(self._states, int(self._read.max()))
         for hidden in rest:
@@ -214,6 +225,7 @@ class Stream(ProbedStream):
         if isinstance(twin._reader, GrowingReader):
             twin._reader.stack(self._states[0].kv.key.shape[2])
         twin._pending = [list(row) for row in self._pending]
+        twin._type = list(self._type)
         twin._kind = self._kind.copy()
         twin._labels = self._labels.copy()
         return twin
@@ -308,6 +320,7 @@ class Stream(ProbedStream):
             "read": self._read.tolist(),
             "last_at": self.model.backend.to_numpy(self._last_at).tolist(),
             "pending": self._pending,
+            "types": self._type,
             "input": self._kind.notes(),
             "labels": self._labels.notes(),
         }
@@ -334,9 +347,13 @@ class Stream(ProbedStream):
         stream._last = new["last"]
         stream._read = saved.whole_numbers("read", stream.batch, least=0)
         stream._last_at = model.array(saved.whole_numbers("last_at", stream.batch, least=-1))
+        if "types" in saved.notes:  # older versions knew one type
+            stream._type = saved.whole_numbers("types", stream.batch, least=0).tolist()
+            if max(stream._type) >= part.types:
+                raise saved.refused(f"has a note types beyond {part.types - 1}")
         try:
             pending = [
-                rows_of("pending", row, stream._reader.part.vocabulary)[0]
+                rows_of("pending", row, part.vocabulary * part.types)[0]
                 for row in saved.notes["pending"]
             ]
         except (KeyError, TypeError, ValueError) as error:
@@ -357,9 +374,10 @@ class Stream(ProbedStream):
     def _advance(self, rows: list[list[int]]) -> Hidden:
         """Read the first tokens of each row that waits."""
         tokens, valid = padded(rows, self._reader.memory.chunk)
+        tokens, types = types_apart(tokens, self._reader.part.vocabulary)
         position = self._read[:, None] + np.cumsum(valid, axis=1, dtype=np.int32) - 1
         position = np.where(valid, position, 0).astype(np.int32)
-        self._states, hidden = self._reader.read(self._states, tokens, position, valid)
+        self._states, hidden = self._reader.read(self._states, tokens, position, valid, types)
         self._read = self._read + valid.sum(axis=1, dtype=np.int32)
         for pending, row in zip(self._pending, rows, strict=True):
             del pending[: len(row)]

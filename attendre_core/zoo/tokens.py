@@ -11,7 +11,7 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.ops.slots import gather_slots
 
-__all__ = ["is_single", "is_text", "last_rows", "padded", "rows_of"]
+__all__ = ["is_single", "is_text", "last_rows", "padded", "rows_of", "typed_rows", "types_apart"]
 
 
 def rows_of(
@@ -104,6 +104,60 @@ def padded(rows: list[list[int]], length: int | None = None) -> tuple[Any, Any]:
         tokens[number, : len(row)] = row
         valid[number, : len(row)] = True
     return tokens, valid
+
+
+def typed_rows(where: str, rows: list[list[int]], given: Any, vocabulary: int, types: int) -> Any:
+    """Write the type of every token into its id: a token of type t becomes token + t * vocabulary.
+
+    Parameters
+    ----------
+    given
+        A type for all tokens, or one for each row, or a list of types for each row, as long as
+        the row; for a single row also just that list. None = 0.
+    vocabulary, types
+        Numbers of tokens and of types.
+
+    Examples
+    --------
+    >>> typed_rows("encode", [[5, 6], [7]], [[0, 1], 1], 10, 2)
+    [[5, 16], [17]]
+    """
+    if given is None:
+        return rows
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if isinstance(given, int) or (len(rows) == 1 and _is_row(given) and len(given) != 1):
+        given = [given] * len(rows)
+    if not isinstance(given, (list, tuple)) or len(given) != len(rows):
+        raise ConfigError(
+            f"{where}: types is {str(given)[:80]}, expected the type of all tokens, or a list of "
+            f"{len(rows)}, one for each row: a type, or as many as the row has tokens."
+        )
+    typed = []
+    for number, (row, own) in enumerate(zip(rows, given, strict=True)):
+        own = own.tolist() if hasattr(own, "tolist") else own
+        each = [own] * len(row) if isinstance(own, int) else own
+        if not _is_row(each) or len(each) != len(row):
+            raise ConfigError(
+                f"{where}: types of row {number} is {str(own)[:80]}, expected a whole number, or "
+                f"{len(row)} of them, one for each token, special ones included."
+            )
+        odd = next((t for t in each if not 0 <= t < types), None)
+        if odd is not None:
+            what = f"0 to {types - 1}" if types > 1 else "0: this model has no types of tokens"
+            raise ConfigError(f"{where}: row {number} has a token of type {odd}, expected {what}.")
+        typed.append([token + int(t) * vocabulary for token, t in zip(row, each, strict=True)])
+    return typed
+
+
+def _is_row(given: Any) -> bool:
+    whole = isinstance(given, (list, tuple))
+    return whole and all(type(t) is int or isinstance(t, np.integer) for t in given)
+
+
+def types_apart(tokens: Any, vocabulary: int) -> tuple[Any, Any]:
+    """Undo `typed_rows` for an array: ids, and types or, if all are 0, None."""
+    types, ids = np.divmod(tokens, np.int32(vocabulary))
+    return (ids, types) if types.any() else (tokens, None)
 
 
 def last_rows(x: Array, place: Array) -> Array:

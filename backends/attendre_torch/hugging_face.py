@@ -21,6 +21,7 @@ from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.generate import OnToken
 from attendre_core.zoo.generation_config import end_tokens, new_tokens, wishes_of
+from attendre_core.zoo.heads import Head, head_of
 from attendre_core.zoo.loading.checkpoint import Stored, load_parameters
 from attendre_core.zoo.model import Model
 from attendre_torch.plain_models import plain_model, plain_tensors
@@ -72,9 +73,10 @@ def from_transformers(
             "AttendreCache(model, memory)."
         )
     architecture = architecture_of(checkpoint.config)
+    head = head_of(checkpoint, architecture)
     try:
         params, dtype = load_parameters(
-            checkpoint, architecture, backend("torch"), "auto", progress=False
+            checkpoint, architecture, backend("torch"), "auto", progress=False, head=head
         )
     except CheckpointError as error:
         raise CheckpointError(
@@ -90,6 +92,7 @@ def from_transformers(
         attention=attention,
         generation_config=getattr(model, "generation_config", None),
         chat_template=_template_of(tokenizer),
+        head=head,
     )
 
 
@@ -113,10 +116,11 @@ class TransformersModel(Model):
         attention: Literal["causal", "prefix"] | None = None,
         generation_config: Any = None,
         chat_template: ChatTemplate | None = None,
+        head: Head | None = None,
     ) -> None:
         super().__init__(
             architecture, params, memory=memory, library="torch", dtype=dtype,
-            tokenizer=tokenizer, attention=attention, chat_template=chat_template,
+            tokenizer=tokenizer, attention=attention, chat_template=chat_template, head=head,
         )  # fmt: skip
         self.generation_config = generation_config
         self._end: tuple[int, ...] | None = None
@@ -140,6 +144,7 @@ class TransformersModel(Model):
             self.architecture, self.params, memory=memory, dtype=self.dtype,
             tokenizer=self.tokenizer, attention=self.attention,
             generation_config=self.generation_config, chat_template=self.chat_template,
+            head=self.head,
         )  # fmt: skip
 
     def generate(
@@ -205,7 +210,8 @@ class _LoadedModel:
 
     def __init__(self, model: Any) -> None:
         self.where = type(model).__name__
-        self.config = RawConfig(model.config.to_dict(), f"config of {self.where}")
+        settings = {**model.config.to_dict(), "architectures": [self.where]}
+        self.config = RawConfig(settings, f"config of {self.where}")
         self._tensors = plain_tensors(model)
         _check_device(self.where, self._tensors)
 

@@ -101,7 +101,7 @@ class TrainableModel(LikeTransformers, nn.Module):  # type: ignore[misc]
         return Model(
             old.architecture, _detached(self.weights.tensors()), memory=self.memory,
             library="torch", dtype=checks.dtype_name(self._dtype), tokenizer=old.tokenizer,
-            attention=old.attention, end=old.end,
+            attention=old.attention, end=old.end, head=old.head,
         )  # fmt: skip
 
     # ---------------------------------------------------------------- training

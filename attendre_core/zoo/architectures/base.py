@@ -13,12 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from attendre_core.backend import Array
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.positions.base import Encoding
 from attendre_core.zoo.config import RawConfig
+
+if TYPE_CHECKING:
+    from attendre_core.zoo.architectures.heads import Head, Kind
 
 __all__ = ["Architecture", "Cross", "EncoderDecoder", "Part", "Tensor"]
 
@@ -70,6 +73,8 @@ class Part:
         Longest input it was trained on; None if it does not matter.
     cross_top_k
         A decoder attends across to so many outputs of the encoder; None = all.
+    types
+        How many types of tokens it tells apart; 1 = none.
     """
 
     layers: int
@@ -80,6 +85,7 @@ class Part:
     vocabulary: int
     context: int | None
     cross_top_k: int | None = field(default=None, kw_only=True, repr=False)
+    types: int = field(default=1, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         if self.heads % self.kv_heads:
@@ -112,7 +118,11 @@ class Part:
         return None
 
     def embed(self, params: Params, tokens: Array, position: Array) -> Array:
-        """Return the input of the first layer, (batch, seq, dim)."""
+        """Return the input of the first layer, (batch, seq, dim).
+
+        A part with several ``types`` takes those of the tokens, (batch, seq), as a fourth
+        argument; without it all are of type 0.
+        """
         raise NotImplementedError
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:
@@ -171,6 +181,16 @@ class Architecture:
                 "logits: an encoder has no next token. Use encode for its hidden states."
             )
         raise NotImplementedError
+
+    def head(self, config: RawConfig, kind: Kind, labels: tuple[str, ...]) -> Head | None:
+        """Return its head of a kind; None if it has no such head.
+
+        Parameters
+        ----------
+        labels
+            What the logits are of.
+        """
+        return None
 
     @property
     def end(self) -> tuple[int, ...]:

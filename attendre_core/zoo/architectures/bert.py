@@ -17,14 +17,17 @@ from attendre_core.backend import Array
 from attendre_core.errors import CheckpointError
 from attendre_core.positions.learned import LearnedPositions
 from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
+from attendre_core.zoo.architectures.heads import Head, Kind
 from attendre_core.zoo.architectures.layers import (
     ACTIVATIONS,
+    MOST_TYPES,
     activate,
     embedded,
     layer_norm,
     linear,
     merged_heads,
     split_heads,
+    typed,
 )
 from attendre_core.zoo.config import RawConfig
 
@@ -33,7 +36,7 @@ __all__ = ["Bert"]
 
 @dataclass(frozen=True)
 class Bert(Part, Architecture):
-    """An encoder with learned positions; every token is of type 0.
+    """An encoder with learned positions and types of tokens, such as question and passage.
 
     Attributes
     ----------
@@ -74,15 +77,22 @@ class Bert(Part, Architecture):
             positions=positions,
             eps=config.number("layer_norm_eps", 1e-12),
             activation=config.word("hidden_act", "gelu", ACTIVATIONS),
+            types=config.size("type_vocab_size", 2, most=MOST_TYPES),
         )
 
+    def head(self, config: RawConfig, kind: Kind, labels: tuple[str, ...]) -> Head | None:
+        """Return a linear map, for sequences after the pooler."""
+        dense = "pooler.dense" if kind == "sequence" else None
+        out = "qa_outputs" if kind == "span" else "classifier"
+        return Head(kind, labels, self.dim, out, dense)
+
     def parameters(self) -> dict[str, Any]:
-        """Name the tensors of a checkpoint; the pooler is left out."""
+        """Name the tensors of a checkpoint; the pooler is part of a head."""
         at = "embeddings."
         return {
             "embedding": Tensor(f"{at}word_embeddings.weight", (self.vocabulary, self.dim)),
             "position": Tensor(f"{at}position_embeddings.weight", (self.positions, self.dim)),
-            "type": Tensor(f"{at}token_type_embeddings.weight", (1, self.dim), rows=(0, 1)),
+            "type": Tensor(f"{at}token_type_embeddings.weight", (self.types, self.dim)),
             **self._norm_tensors("norm", f"{at}LayerNorm"),
             "layers": [self._layer(f"encoder.layer.{i}.") for i in range(self.layers)],
         }
@@ -119,10 +129,12 @@ class Bert(Part, Architecture):
         """It looks both ways."""
         return False
 
-    def embed(self, params: Params, tokens: Array, position: Array) -> Array:
-        """Add tokens, positions and the first token type, and normalise."""
+    def embed(
+        self, params: Params, tokens: Array, position: Array, types: Array | None = None
+    ) -> Array:
+        """Add tokens, their types and positions, and normalise."""
         place = LearnedPositions(self.positions).embed(params["position"], position)
-        x = embedded(params["embedding"], tokens) + params["type"] + place
+        x = embedded(params["embedding"], tokens) + typed(params["type"], types) + place
         return self._norm(params, "norm", x)
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:

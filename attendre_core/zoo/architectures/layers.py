@@ -11,18 +11,22 @@ from attendre_core.errors import ConfigError
 
 __all__ = [
     "ACTIVATIONS",
+    "MOST_TYPES",
     "activate",
     "embedded",
     "layer_norm",
     "linear",
     "merged_heads",
     "split_heads",
+    "typed",
 ]
 
 Params = dict[str, Any]
 
 #: Names that checkpoints use for their activation functions.
-ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish")
+ACTIVATIONS = ("gelu", "gelu_new", "gelu_pytorch_tanh", "relu", "silu", "swish", "tanh")
+#: Types of tokens that an encoder may tell apart: question and passage, rarely more.
+MOST_TYPES = 64
 
 
 def linear(params: Params, name: str, x: Array) -> Array:
@@ -55,6 +59,8 @@ def activate(name: str, x: Array) -> Array:
     xp = backend_of(x).xp
     if name == "relu":
         return xp.maximum(x, xp.zeros_like(x))
+    if name == "tanh":
+        return xp.tanh(x)
     if name in ("silu", "swish"):
         return ops.silu(x)
     if name == "gelu":
@@ -68,6 +74,11 @@ def activate(name: str, x: Array) -> Array:
 def embedded(table: Array, tokens: Array) -> Array:
     """Look token ids up: (vocabulary, dim) and (batch, seq) give (batch, seq, dim)."""
     return ops.take_rows(table, tokens)
+
+
+def typed(table: Array, types: Array | None) -> Array:
+    """Look types of tokens up, (batch, seq); without any, all are of type 0: (1, dim)."""
+    return table[:1, :] if types is None else embedded(table, types)
 
 
 def split_heads(x: Array, heads: int) -> Array:

@@ -12,9 +12,11 @@ from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.chat_template import ChatTemplate
+from attendre_core.zoo.heads import head_of
 from attendre_core.zoo.loading.chat_templates import template_of_folder, template_of_gguf
 from attendre_core.zoo.loading.checkpoint import Checkpoint, load_parameters
 from attendre_core.zoo.loading.other_formats import known_other, no_checkpoint, others_in
+from attendre_core.zoo.loading.sentence import recipe_of_folder
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.tokenizers import Tokenizer, tokenizer_at, tokenizer_of
 
@@ -94,8 +96,9 @@ def load(
     architecture = _architecture(checkpoint)
     # A memory that cannot be made is refused before the parameters are read.
     Model(architecture, {}, memory=memory, library=found.name, attention=attention)
+    head = head_of(checkpoint, architecture)
     params, dtype = load_parameters(
-        checkpoint, architecture, found, dtype, device=place, progress=progress
+        checkpoint, architecture, found, dtype, device=place, progress=progress, head=head
     )
     return Model(
         architecture,
@@ -107,6 +110,8 @@ def load(
         attention=attention,
         end=checkpoint.config.tokens("eos_token_id"),
         chat_template=_template(checkpoint, tokenizer),
+        recipe=recipe_of_folder(Path(checkpoint.where)),
+        head=head,
     )
 
 

@@ -13,6 +13,7 @@ from attendre_core.positions.rope import RoPE
 from attendre_core.progress import progress_bar
 from attendre_core.tree import tree_leaves, tree_map
 from attendre_core.zoo.architectures.base import Architecture, EncoderDecoder, Params, Part, Tensor
+from attendre_core.zoo.architectures.heads import HEAD, Head
 from attendre_core.zoo.config import RawConfig
 from attendre_core.zoo.loading.placing import Stored, placed
 
@@ -40,6 +41,7 @@ def load_parameters(
     *,
     device: Any = None,
     progress: bool | None,
+    head: Head | None = None,
 ) -> tuple[Params, str]:
     """Read all parameters of an architecture; every problem is found before the first is read.
 
@@ -51,6 +53,8 @@ def load_parameters(
         A device of the library; None is its default.
     progress
         Whether to show a bar; None shows one on a terminal.
+    head
+        Whose parameters are read, too.
 
     Returns
     -------
@@ -59,7 +63,10 @@ def load_parameters(
     dtype
         The name of their dtype.
     """
-    wanted: list[Tensor] = list(tree_leaves(architecture.parameters()))
+    tensors = architecture.parameters()
+    if head is not None:
+        tensors[HEAD] = head.parameters()
+    wanted: list[Tensor] = list(tree_leaves(tensors))
     names = _found(checkpoint, architecture, wanted)
     _refuse_odd_rotations(checkpoint.where, architecture)
     stored = {name: checkpoint.read(name) for name in names.values()}
@@ -76,7 +83,7 @@ def load_parameters(
         return done[tensor]
 
     try:
-        params: Params = tree_map(place, architecture.parameters())
+        params: Params = tree_map(place, tensors)
     finally:
         bar.close()
     return params, dtype

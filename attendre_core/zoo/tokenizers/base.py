@@ -10,9 +10,19 @@ from typing import Any, Protocol
 
 from attendre_core.errors import CheckpointError, ConfigError
 
-__all__ = ["Tokenizer", "UnknownTokenizer", "checked_file", "needed_package", "refused_if_broken"]
+__all__ = [
+    "Encoded",
+    "Tokenizer",
+    "UnknownTokenizer",
+    "checked_file",
+    "needed_package",
+    "refused_if_broken",
+]
 
 _LARGEST_FILE = 256 * 2**20
+
+#: Token ids, and for each the characters (start, end) of the text that it stands for.
+Encoded = tuple[list[int], list[tuple[int, int]]]
 
 
 class Tokenizer(Protocol):
@@ -22,10 +32,19 @@ class Tokenizer(Protocol):
     tokenizer's own rules, unless ``special`` is False: then it returns the same ids without those
     before and behind them. ``decode`` leaves special tokens out, and never fails on ids of the
     vocabulary: bytes that are not (yet) a whole character become U+FFFD.
+
+    ``encode_with_offsets`` returns the ids of ``encode(text, special=False)``, and for each the
+    characters of the text that it stands for, whatever a normaliser made of them: (start, end)
+    with ``0 <= start <= end <= len(text)``. Starts never decrease. Tokens that spell one character,
+    such as its bytes, all have the span of that character; one that stands for nothing in the
+    text, such as a space put before it, has an empty span or that of its neighbour.
     """
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
@@ -49,6 +68,10 @@ class UnknownTokenizer:
             f"tokens: {self.reason} Name another tokenizer, with load(..., tokenizer=PATH) in "
             "Python and --tokenizer PATH in a shell. In Python, token ids need none."
         )
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Say that it cannot."""
+        return self.encode(text), []
 
     def decode(self, tokens: list[int]) -> str:
         """Say that it cannot."""

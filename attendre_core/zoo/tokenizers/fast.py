@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from attendre_core.zoo.tokenizers.base import checked_file, needed_package, refused_if_broken
+from attendre_core.zoo.tokenizers.base import (
+    Encoded,
+    checked_file,
+    needed_package,
+    refused_if_broken,
+)
 
 __all__ = ["FastTokenizer"]
 
@@ -40,6 +46,25 @@ class FastTokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return [*self._before, *ids, *self._after] if special else ids
 
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
+        found = self._inner.encode(text, add_special_tokens=False)
+        offsets: list[tuple[int, int]] = found.offsets
+        if not text.isascii():
+            offsets = _with_marks(text, offsets)
+        return found.ids, offsets
+
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
         return str(self._inner.decode(tokens, skip_special_tokens=True))
+
+
+def _with_marks(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Let spans cover the combining marks behind them, which a normaliser may have eaten."""
+    whole = []
+    for number, (start, end) in enumerate(offsets):
+        behind = offsets[number + 1][0] if number + 1 < len(offsets) else len(text)
+        while start < end < behind and unicodedata.combining(text[end]):
+            end += 1
+        whole.append((start, end))
+    return whole

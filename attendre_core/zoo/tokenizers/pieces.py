@@ -8,13 +8,19 @@ from typing import Any
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.tokenizers.base import checked_file, needed_package, refused_if_broken
+from attendre_core.zoo.tokenizers.base import (
+    Encoded,
+    checked_file,
+    needed_package,
+    refused_if_broken,
+)
 
 __all__ = ["MarianTokenizer", "PieceTokenizer"]
 
 #: T5's places to fill in stand behind its pieces, the last one first.
 _BLANKS = 100
 _BLANK = re.compile(r"(<extra_id_[0-9]{1,2}>)")
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
 _LANGUAGE = re.compile(r">>[^<>\s]{1,40}<<")
 
 
@@ -49,16 +55,35 @@ class PieceTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
-        ids = list(self._before) if special else []
+        ids: list[int] = []
+        for part in self._parts(text):
+            whole = self._token(part)
+            ids += self._model.encode(part) if whole is None else [whole]
+        return [*self._before, *ids, *self._after] if special else ids
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        begin = 0
+        for part in self._parts(text):
+            whole = self._token(part)
+            found = _spans(self._model, part) if whole is None else [(whole, "", 0, len(part))]
+            ids += [number for number, _, _, _ in found]
+            offsets += [(begin + start, begin + end) for _, _, start, end in found]
+            begin += len(part)
+        return ids, offsets
+
+    def _parts(self, text: str) -> list[str]:
+        """Cut a text at what is always one token."""
         split = _BLANK if self._blanks else self._split if self._whole else None
-        for part in [text] if split is None else split.split(text):
-            if self._blanks and _BLANK.fullmatch(part):
-                ids.append(self._model.get_piece_size() + _BLANKS - 1 - int(part[10:-1]))
-            elif part in self._whole:
-                ids.append(self._whole[part])
-            else:
-                ids += self._model.encode(part)
-        return ids + self._after if special else ids
+        return [text] if split is None else split.split(text)
+
+    def _token(self, part: str) -> int | None:
+        """Return the id of what is always one token; None for other texts."""
+        if self._blanks and _BLANK.fullmatch(part):
+            return int(self._model.get_piece_size()) + _BLANKS - 1 - int(part[10:-1])
+        return self._whole.get(part)
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
@@ -92,15 +117,20 @@ class MarianTokenizer:
 
         ``>>fra<<`` names the target language.
         """
-        pieces = []
-        language = _LANGUAGE.match(text)
-        if language is not None and language[0] in self._ids:
-            pieces.append(language[0])
-            text = text[language.end() :]
-        pieces += self._source.encode(text, out_type=str)
-        unknown = self._ids["<unk>"]
-        ids = [self._ids.get(piece, unknown) for piece in pieces]
+        ids, _ = self.encode_with_offsets(text)
         return [*ids, self._ids["</s>"]] if special else ids
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
+        language, begin = _LANGUAGE.match(text), 0
+        pieces = []
+        if language is not None and language[0] in self._ids:
+            begin = language.end()
+            pieces.append((0, language[0], -begin, 0))
+        pieces += _spans(self._source, text[begin:])
+        unknown = self._ids["<unk>"]
+        ids = [self._ids.get(piece, unknown) for _, piece, _, _ in pieces]
+        return ids, [(begin + start, begin + end) for _, _, start, end in pieces]
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text of the target language, without special tokens."""
@@ -113,3 +143,22 @@ def _model(file: Path) -> Any:
     with refused_if_broken(file):
         # Read here and not by the library, which writes to stderr about a file it cannot open.
         return sentencepiece.SentencePieceProcessor(model_proto=checked_file(file).read_bytes())
+
+
+def _spans(model: Any, text: str) -> list[tuple[int, str, int, int]]:
+    """Return the pieces of a text: id, piece, and its first character and the one behind it.
+
+    Of several pieces that spell one character SentencePiece gives it to the last; here all have it.
+    """
+    encoded = getattr(model, "EncodeAsImmutableProto", None) or model.EncodeAsProto
+    pieces = [(p.id, p.piece, p.begin, p.end) for p in encoded(text).pieces]
+    if not text.isascii() and encoded("\u00e9").pieces[-1].end == 2:  # it counts bytes of UTF-8
+        places = [n for n, character in enumerate(text) for _ in character.encode()]
+        places.append(len(text))
+        pieces = [(number, piece, places[a], places[b]) for number, piece, a, b in pieces]
+    shared, (begin, end) = [], (len(text), len(text))
+    for number, piece, start, stop in reversed(pieces):
+        if start < stop or piece == _SPACE:
+            begin, end = start, stop
+        shared.append((number, piece, begin, end))
+    return shared[::-1]

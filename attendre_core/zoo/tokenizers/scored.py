@@ -6,6 +6,8 @@ import heapq
 import re
 from collections.abc import Mapping, Sequence
 
+from attendre_core.zoo.tokenizers.base import Encoded
+
 __all__ = ["ScoredTokenizer"]
 
 
@@ -21,7 +23,7 @@ class ScoredTokenizer:
     byte_ids
         Ids that stand for single bytes; a character that is no piece is spelled with them.
     space
-        How pieces write a space.
+        The character with which pieces write a space.
     prefix_space
         Whether a text begins with a space of its own, which is taken away again on decoding.
     special
@@ -69,14 +71,29 @@ class ScoredTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
-        ids = list(self._before) if special else []
+        ids, _ = self.encode_with_offsets(text)
+        return [*self._before, *ids, *self._after] if special else ids
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
+        ids: list[int] = []
+        offsets: list[tuple[int, int]] = []
+        prefix, begin = " " if self._prefix_space else "", 0
         for part in self._split.split(text) if self._whole else [text]:
+            end = begin + len(part)
             if part in self._whole:
                 ids.append(self._whole[part])
+                offsets.append((begin, end))
             elif part:
-                prefix = " " if self._prefix_space else ""
-                ids += self._merged((prefix + part).replace(" ", self._space))
-        return ids + self._after if special else ids
+                place = begin - len(prefix)
+                for piece in self._merged((prefix + part).replace(" ", self._space)):
+                    written = self._written(piece)
+                    span = max(place, begin), place + len(piece)
+                    ids += written
+                    offsets += [span] * len(written)
+                    place += len(piece)
+            begin = end
+        return ids, offsets
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
@@ -89,7 +106,7 @@ class ScoredTokenizer:
         text = b"".join(parts).decode("utf-8", errors="replace")
         return text.removeprefix(" ") if self._prefix_space else text
 
-    def _merged(self, text: str) -> list[int]:
+    def _merged(self, text: str) -> list[str]:
         """Merge the characters of a text; parts are linked to their neighbours."""
         parts = list(text)
         before = list(range(-1, len(parts) - 1))
@@ -120,7 +137,7 @@ class ScoredTokenizer:
                 before[behind[right]] = left
             propose(before[left])
             propose(left)
-        return [number for part in parts if part for number in self._written(part)]
+        return [part for part in parts if part]
 
     def _written(self, part: str) -> list[int]:
         found = self._ids.get(part)

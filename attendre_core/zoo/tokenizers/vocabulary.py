@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from attendre_core.zoo.tokenizers.base import Encoded
 
 __all__ = ["VocabularyTokenizer"]
 
 #: Tokens that stand for no text.
 _SPECIAL = frozenset({"<blank>", "<s>", "</s>", "<unk>", "<pad>"})
+_CHARACTER, _WORD = re.compile(".", re.DOTALL), re.compile(r"\S+")
 
 
 @dataclass(frozen=True)
@@ -42,12 +46,18 @@ class VocabularyTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
+        found, _ = self.encode_with_offsets(text)
+        return [*self.before, *found, *self.after] if special else found
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
         places = {token: number for number, token in enumerate(self.source)}
         unknown = places.get("<unk>", len(self.source))
-        pieces = list(text) if _characters(self.source) else text.split()
+        kind = _CHARACTER if _characters(self.source) else _WORD
+        pieces = list(kind.finditer(text))
         # A text that spells the name of a special token means the text.
-        found = [unknown if p in _SPECIAL else places.get(p, unknown) for p in pieces]
-        return [*self.before, *found, *self.after] if special else found
+        ids = [unknown if p[0] in _SPECIAL else places.get(p[0], unknown) for p in pieces]
+        return ids, [piece.span() for piece in pieces]
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
