@@ -242,7 +242,7 @@ def test_minilm_agrees_with_sentence_transformers():
     [
         ([[1], []], {}, "document 1 has no tokens"),
         ([[[1, 2]], [[3]]], {}, "document 0: this is a list of lists"),
-        ([1, 2], {"pooling": "median"}, "'median', expected one of 'mean'"),
+        ([1, 2], {"pooling": "median"}, "'median', expected one of mean"),
         ([1, 2], {"spans": [(0, 3)]}, "0 <= start < end <= 2"),
         ([1, 2], {"spans": [(1, 1)]}, "0 <= start < end <= 2"),
         ([1, 2], {"spans": [3]}, r"expected \(start, end\)"),
