@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from typing import Any
@@ -14,6 +15,8 @@ import pytest
 import attendre_core as at
 from attendre_core.cli import build_parser, main
 from attendre_core.presets import CONTROL_PRESETS, OPTIONS, PRESETS
+
+COMMANDS = ("demo", "run", "chat", "eval", "trace", "bench", "info")
 
 
 def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -32,20 +35,59 @@ class TestHelp:
     def test_no_command_prints_the_help(self, capsys: pytest.CaptureFixture[str]) -> None:
         assert "demo" in run(capsys=capsys)
 
-    @pytest.mark.parametrize("command", ["demo", "run", "eval", "trace", "bench", "info"])
-    def test_every_command_teaches(self, command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_every_command_teaches(
+        self, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
         with pytest.raises(SystemExit) as stopped:
             main([command, "--help"])
         assert stopped.value.code == 0
         text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) < 80
         assert re.search(rf"attendre {command} .*--", text.partition("examples:")[2])
         assert "--backend" in text
         assert "--json" in text
 
+    @pytest.mark.parametrize("columns", ["60", "80", "200"])
+    @pytest.mark.parametrize("command", COMMANDS)
+    def test_examples_that_were_wrapped_are_the_same_commands(
+        self,
+        command: str,
+        columns: str,
+        capsys: pytest.CaptureFixture[str],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        def words(text: str) -> list[list[str]]:
+            lines = re.sub(r" \\\n\s+", " ", text).splitlines()
+            # Behind three spaces there may be a remark, which may go on in the next line.
+            return [
+                shlex.split(re.split(r"\s{3,}", line.strip())[0])
+                for line in lines
+                if not line.startswith(" " * 20)
+            ]
+
+        parsers = build_parser()._subparsers
+        assert parsers is not None
+        (action,) = parsers._group_actions
+        written = action.choices[command].epilog  # type: ignore[index, call-overload]
+        monkeypatch.setenv("COLUMNS", columns)
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        shown = capsys.readouterr().out
+        assert words(shown[shown.index("examples:") :]) == words(written)
+
+    def test_the_version_is_that_of_the_package(self, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stopped:
+            main(["--version"])
+        assert stopped.value.code == 0
+        assert capsys.readouterr().out == f"attendre-core {at.__version__}\n"
+
     @pytest.mark.parametrize("command", ["demo", "info"])
     def test_the_examples_of_the_help_run(
-        self, command: str, capsys: pytest.CaptureFixture[str]
+        self, command: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
+        monkeypatch.setenv("COLUMNS", "200")
         with pytest.raises(SystemExit):
             main([command, "--help"])
         examples = capsys.readouterr().out.partition("examples:\n")[2].splitlines()

@@ -9,14 +9,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attendre_core.cli import bench, chat, demo, info, run, trace
+from attendre_core.cli import bench, chat, demo, info, run, tag, trace
 from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
 from attendre_core.errors import CheckpointError, ConfigError, StateError
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, run, chat, evaluation, trace, bench, info)
+_COMMANDS = (demo, run, chat, tag, evaluation, trace, bench, info)
 #: Exit codes as shells report them after Ctrl-C, and after the reader of a pipe closed it.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 
@@ -28,6 +28,8 @@ def build_parser() -> Parser:
         description="Bounded memories with eviction policies for transformers over long input.",
         epilog="'attendre COMMAND --help' explains a command and shows examples.",
     )
+    version = f"attendre-core {info.versions()['attendre-core']}"
+    parser.add_argument("--version", action="version", version=version)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)

@@ -22,12 +22,18 @@ figure is the median of the ratios of neighbouring blocks, with quartiles. With 
 processor time is measured.
 
 rows:
-  1  torch: a step with K=M ÷ bare SDPA            7  time and memory at 1,000,000 tokens
-  2  torch: a step with K=128 ÷ dense attention    8  SmolLM2-135M: prefill of 16k tokens
-  3  JAX: both, jitted                             9  SmolLM2-135M: tokens per second after it
-  4  our step ÷ the same written by hand          10  a layer of memorizing-transformers-pytorch
-  5  gathering the top K ÷ a threshold            11  reading 64k tokens both ways
-  6  insert and evict: by S, not by M            12  AttendreCache: prefill of 8k tokens
+   1  torch: a step with K=M ÷ bare SDPA
+   2  torch: a step with K=128 ÷ dense attention
+   3  JAX: both, jitted
+   4  our step ÷ the same written by hand
+   5  gathering the top K ÷ a threshold
+   6  insert and evict: by S, not by M
+   7  time and memory at 1,000,000 tokens
+   8  SmolLM2-135M: prefill of 16k tokens
+   9  SmolLM2-135M: tokens per second after it
+  10  a layer of memorizing-transformers-pytorch
+  11  reading 64k tokens both ways
+  12  AttendreCache: prefill of 8k tokens
 
 Peers are measured if they are installed; otherwise the row says how to install them:
 transformers with accelerate and gguf (rows 8, 9, 12), xllamacpp (8, 9), kvpress (9),

@@ -85,7 +85,7 @@ def add_to(commands: Any) -> None:
         parser, "--policies", metavar="NAME",
         help="names as in 'attendre info' with options such as +c=0, or the controls full, "
         "no-memory, closed-book, first-M, random, pinned, separated by commas; without :size and "
-        f"+wait=, which are the columns ({','.join(POLICIES)}, all controls)",
+        f"+wait=, which are the columns ({', '.join(POLICIES)}, all controls)",
     )  # fmt: skip
     parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import platform
-from dataclasses import fields
+import textwrap
+from dataclasses import fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, entry_points, version
 from typing import Any
 
@@ -112,19 +113,27 @@ def described(config: MemoryConfig) -> str:
     >>> described(preset("Transformer-XL", 64))
     "FIFO(), present='visible'"
     """
-    policy = config.policy
-    arguments = [
-        f"{field.name}={value!r}"
-        for number, field in enumerate(fields(policy))
-        if (value := getattr(policy, field.name)) != field.default or number == 0
-    ]
-    plain = MemoryConfig(policy, config.kv_size)
+    plain = MemoryConfig(config.policy, config.kv_size)
     more = [
-        f"{field.name}={value!r}"
+        f"{field.name}={_short(value)}"
         for field in fields(config)
         if (value := getattr(config, field.name)) != getattr(plain, field.name)
     ]
-    return ", ".join([f"{type(policy).__name__}({', '.join(arguments)})", *more])
+    return ", ".join([_short(config.policy), *more])
+
+
+def _short(value: Any) -> str:
+    """Write a specification with its first field and those that differ from their defaults."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_short, value))}{',' * (len(value) == 1)})"
+    if not is_dataclass(value) or isinstance(value, type):
+        return repr(value)
+    arguments = [
+        f"{field.name}={_short(given)}"
+        for number, field in enumerate(fields(value))
+        if (given := getattr(value, field.name)) != field.default or number == 0
+    ]
+    return f"{type(value).__name__}({', '.join(arguments)})"
 
 
 def versions() -> dict[str, str]:
@@ -203,22 +212,33 @@ def print_text(answer: dict[str, Any]) -> None:
     for entry in answer["backends"]:
         colour = "red" if entry["status"] == "missing" else "green"
         status = terminal.paint(f"{entry['status']:<9}", colour)
-        print(f"  {entry['name']:<17} {status} {_details(entry)}")
+        _print_row(f"{entry['name']:<17} {status}", _details(entry), indent=29)
     print(terminal.paint("\nNames (and any LFA-<decay>), shown with 64 entries", "bold"))
     for name, settings in answer["presets"].items():
-        print(f"  {name:<17} {settings}")
+        _print_row(f"{name:<17}", settings)
     print(terminal.paint("\nOptions", "bold"))
     for usage, words in answer["options"].items():
-        print(f"  +{usage:<16} {words}")
+        _print_row(f"+{usage:<16}", words)
     if "memory" in answer:
         size = answer["memory"]
         print(terminal.paint(f"\nMemory {size['name']}", "bold"))
-        print(f"  {size['settings']}")
-        print(
-            f"  {size['kv_size']} entries of {size['kv_heads']} x {size['head_dim']} "
+        _print_row("", size["settings"], indent=1)
+        _print_row(
+            "",
+            f"{size['kv_size']} entries of {size['kv_heads']} x {size['head_dim']} "
             f"{size['dtype']}, batch {size['batch']}: {readable(size['bytes_per_layer'])} per "
-            f"layer, {readable(size['bytes'])} in {size['layers']} layers"
+            f"layer, {readable(size['bytes'])} in {size['layers']} layers",
+            indent=1,
         )
+
+
+def _print_row(first: str, text: str, indent: int = 19) -> None:
+    """Print a row of two columns; the second begins ``indent`` places in, and is wrapped."""
+    width = max(Terminal().columns - indent - 1, 30)
+    lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
+    print(f"  {first} {lines[0]}" if first else f"  {lines[0]}")
+    for line in lines[1:]:
+        print(" " * (indent + 1) + line)
 
 
 def _details(entry: dict[str, Any]) -> str:

@@ -169,6 +169,20 @@ def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def word_tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tagger of the documentation, which knows the label of each word in a list."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("safetensors")
+    file = Path(__file__).resolve().parents[2] / "docs" / "examples" / "word_tagger.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Path(module.write_tagger(tmp_path_factory.mktemp("word-tagger")))
+
+
 @pytest.fixture
 def made_up(tmp_path: Path) -> Callable[..., Path]:
     """Write a folder with random weights for a configuration, without transformers."""
@@ -181,12 +195,18 @@ def made_up(tmp_path: Path) -> Callable[..., Path]:
         (folder / "config.json").write_text(json.dumps(config))
         rng = np.random.default_rng(seed)
         tensors = {}
-        for tensor in tree_leaves(architecture_of(RawConfig(config, "made up")).parameters()):
+        raw = RawConfig(config, "made up")
+        architecture = architecture_of(raw)
+        wanted = tree_leaves(architecture.parameters())
+        if "architectures" in config:
+            wanted += tree_leaves(architecture.head(raw, "token", ("O", "PER")).parameters())
+        for tensor in wanted:
             spread = 0.3 if len(tensor.shape) > 1 else 0.1
             values = rng.standard_normal(tensor.shape) * spread + (len(tensor.shape) == 1)
             parts = [values.astype(dtype)]
             if tensor.rows is not None and tensor.rows[0]:  # the next part of a fused tensor
-                parts.insert(0, tensors[tensor.name])
+                before = np.zeros((tensor.rows[0], *tensor.shape[1:]), dtype)
+                parts.insert(0, tensors.get(tensor.name, before))
             tensors[tensor.name] = np.concatenate(parts)
         save_file(tensors, folder / "model.safetensors")
         return folder

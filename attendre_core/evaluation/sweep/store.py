@@ -157,14 +157,18 @@ class ResultStore:
     def _open(self, path: Path) -> None:
         text = path.read_bytes()
         whole = text.rfind(b"\n") + 1
+        first = json.dumps({"attendre-eval": _FORMAT, **self.identity})
+        # A process that was killed at once leaves the beginning of the first line.
+        begun = f"{first}\n".encode().startswith(text)
+        if not begun:
+            # Nothing is written to a file before it is known to be ours.
+            identity, measured = read_results(path)
+            self._compare(identity)
+            self._cells = {each.cell: each.scores for each in measured}
         if whole < len(text):
             os.ftruncate(self._file, whole)
         if not whole:
-            self._write([json.dumps({"attendre-eval": _FORMAT, **self.identity})])
-            return
-        identity, measured = read_results(path)
-        self._compare(identity)
-        self._cells = {each.cell: each.scores for each in measured}
+            self._write([first])
 
     def _compare(self, stored: dict[str, Any]) -> None:
         differs = [
@@ -186,12 +190,13 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
     Of two lines about the same item the later one is used; an incomplete last line is ignored.
     """
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        # Bytes, because an incomplete last line may end inside of a character.
+        *lines, _ = path.read_bytes().split(b"\n")
         identity = json.loads(lines[0])
         if identity.pop("attendre-eval") != _FORMAT:
             raise ValueError("another format")
         cells: dict[Cell, dict[str, Score]] = {}
-        for line in lines[1:-1]:
+        for line in lines[1:]:
             values = json.loads(line)
             cell = Cell(str(values.pop("policy")), int(values.pop("kv")), int(values.pop("q")))
             item = str(values.pop("item"))
@@ -199,7 +204,10 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
             cells.setdefault(cell, {})[item] = score
     except OSError as error:
         raise StateError(f"results: {path} cannot be read ({error.strerror}).") from error
-    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+    except (
+        *(AttributeError, IndexError, KeyError, TypeError, ValueError),
+        *(OverflowError, RecursionError),
+    ) as error:
         raise StateError(
             f"results: {path} is not a results file of attendre ({error!r}). Move it away, or "
             "give another folder with --out."

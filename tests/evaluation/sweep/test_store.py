@@ -77,12 +77,25 @@ def test_results_of_something_else_are_refused(tmp_path):
     assert file.read_bytes() == before
 
 
-def test_files_of_others_are_refused_and_not_touched(tmp_path):
+FIRST = json.dumps({"attendre-eval": 1, **IDENTITY}) + "\n"
+FOREIGN = {
+    "an object": b'{"name": "not ours"}\n',
+    "no newline": b"notes that took a year",
+    "no newline at the end": b"one line\nand another",
+    "no text": b"\xff\xfe\n\x00",
+    "the first line of other settings, cut short": b'{"attendre-eval": 1, "task": "other"',
+    "nested too deep": FIRST.encode() + b"[" * 100_000 + b"\n",
+    "a size without end": FIRST.encode() + b'{"policy": "MT", "kv": Infinity, "q": 0}\n',
+}
+
+
+@pytest.mark.parametrize("contents", FOREIGN.values(), ids=FOREIGN)
+def test_files_of_others_are_refused_and_not_touched(tmp_path, contents):
     file = tmp_path / "results.jsonl"
-    file.write_text('{"name": "not ours"}\n')
+    file.write_bytes(contents)
     with pytest.raises(StateError, match="is not a results file of attendre"):
         ResultStore(file, IDENTITY)
-    assert file.read_text() == '{"name": "not ours"}\n'
+    assert file.read_bytes() == contents
 
 
 def test_two_processes_cannot_write_one_file(tmp_path):
