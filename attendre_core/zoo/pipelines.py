@@ -140,9 +140,11 @@ def pipeline(
     Examples
     --------
     >>> import attendre_core as at
-    >>> tagger = at.pipeline("token-classification", "path/to/ner-model", memory=512)  # doctest: +SKIP
-    >>> for span in tagger.stream(open("server.log", "rb")):  # doctest: +SKIP
-    ...     print(span.start, span.end, span.label, span.text)
+    >>> at.pipeline("fill-mask", "path/to/checkpoint")
+    Traceback (most recent call last):
+        ...
+    attendre_core.errors.ConfigError: pipeline: the task 'fill-mask' is not known, expected one \
+of token-classification, ner, text-classification, sentiment-analysis.
     """
     found = _TASKS.get(task)
     if found is None:
