@@ -126,9 +126,9 @@ def embedding_rows(quick: bool) -> Iterator[Figure]:
             yield skipped(*row, f"{error.name or error} is not installed: {how}")
         return
     encoders = Encoders(4096 if quick else 16_384)
-    yield Figure(*_EMBED_4K, encoders.against_full(4096, 1 if quick else 5))
+    yield Figure(*_EMBED_4K, encoders.against_full(4096, 1 if quick else 3))
     if quick:
         yield skipped(*_EMBED_16K, "only 4,096 tokens were read: run it without --quick")
     else:
-        yield Figure(*_EMBED_16K, encoders.against_full(16_384, 3))
-    yield Figure(*_EMBED_PIECES, encoders.against_pieces(4096, 3 if quick else 7))
+        yield Figure(*_EMBED_16K, encoders.against_full(16_384, 1))
+    yield Figure(*_EMBED_PIECES, encoders.against_pieces(4096, 3 if quick else 5))

@@ -264,17 +264,59 @@ def table(found: dict[str, list[dict[str, list[int]]]]) -> str:
     return "\n".join(lines)
 
 
+def picture(samples: Sequence[Document], model: Any) -> str:
+    """Draw the first entity that pieces cut in two and lose, and ``attendre:256`` finds.
+
+    Nothing is drawn by hand: brackets are the spans that each system found around the cut.
+    """
+    names = ("pieces of 256", "pieces of 256, overlapping by half", "attendre:256")
+    for sample in samples:
+        found = {name: spans_of(tagged(model, [sample], name)[0]) for name in names}
+        for one in sample.entities:
+            lost = all(span[0] >= one.stop or span[1] <= one.start for span in found[names[0]])
+            if group_of(one) == "cut in two" and lost and one[:3] in found[names[2]]:
+                return _drawn(sample, one, found)
+    return "no such entity"
+
+
+def _drawn(sample: Document, one: Entity, found: dict[str, set[tuple[int, int, int]]]) -> str:
+    first, last, room = one.start - 3, one.stop + 3, TRAINED - 2
+    cut = (one.start // room + 1) * room
+    words, places, line = [VOCABULARY[i] for i in sample.ids], {}, ""
+    for place in range(first, last):
+        line += " |" * (place == cut) + " "
+        places[place] = len(line)
+        line += words[place]
+    away = f"{abs(one.distance)} words {'earlier' if one.distance < 0 else 'later'}"
+    told = words[one.start + one.distance]
+    lines = [f"{'words; | = where pieces end':<36}{line}"]
+    for name, spans in (("what is true", {one[:3]}), *found.items()):
+        row = [" "] * (len(line) + 12)
+        for start, stop, kind in sorted(spans):
+            if start >= first and stop <= last:
+                a, b = places[start], places[stop - 1] + len(words[stop - 1])
+                row[a:b] = f"[{KINDS[kind]:-<{b - a - 2}}]"
+        lines.append(f"{name:<36}{''.join(row).rstrip()}".rstrip())
+    return "\n".join([*lines, "", f"Its kind is said by {told!r}, {away}."])
+
+
 def main() -> None:
     """Train, measure, print the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--record", type=Path, help="write the counts of all documents")
+    parser.add_argument("--picture", type=Path, help="write a picture of one entity as text")
     parser.add_argument("--count", type=int, default=60, help="documents (60)")
     arguments = parser.parse_args()
     if not (arguments.out / "model.safetensors").is_file():
         arguments.out.mkdir(parents=True, exist_ok=True)
         print(f"trained in {train(arguments.out):.0f} s")
     found = measure(arguments.out, arguments.count)
+    if arguments.picture:
+        rng = np.random.default_rng(1)
+        samples = [document(rng, LONG - 2, NEAR, FAR) for _ in range(arguments.count)]
+        drawn = picture(samples, at.load(str(arguments.out), backend="torch"))
+        arguments.picture.write_text(drawn + "\n", encoding="utf-8")
     if arguments.record:
         lines = [json.dumps({"system": name, "documents": each}) for name, each in found.items()]
         arguments.record.write_text("\n".join(lines) + "\n", encoding="utf-8")
