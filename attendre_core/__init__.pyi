@@ -62,6 +62,7 @@ from attendre_core.policies import Stored as Stored
 from attendre_core.policies import ValueNorm as ValueNorm
 from attendre_core.positions import NTK as NTK
 from attendre_core.positions import ALiBi as ALiBi
+from attendre_core.positions import DisentangledPositions as DisentangledPositions
 from attendre_core.positions import Encoding as Encoding
 from attendre_core.positions import InCache as InCache
 from attendre_core.positions import Interpolation as Interpolation

@@ -8,7 +8,12 @@ from attendre_core.layer.attendre import AttendreLayer
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.policies import Policy
-from attendre_core.positions import Encoding, T5Bias, TransformerXLPositions
+from attendre_core.positions import (
+    DisentangledPositions,
+    Encoding,
+    T5Bias,
+    TransformerXLPositions,
+)
 from attendre_core.presets import MemoryConfig, preset
 
 __all__ = ["head_sizes", "layer_of", "table_shape"]
@@ -92,6 +97,6 @@ def layer_of(
 def table_shape(encoding: Encoding, heads: int, head_dim: int) -> tuple[int, ...] | None:
     """Return the shape of an encoding's learned table, heads second; None if it has none."""
     inner = getattr(encoding, "inner", encoding)
-    if isinstance(inner, TransformerXLPositions):
+    if isinstance(inner, (DisentangledPositions, TransformerXLPositions)):
         return inner.shape(heads, head_dim)
     return (inner.buckets, heads) if isinstance(inner, T5Bias) else None

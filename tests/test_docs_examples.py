@@ -39,6 +39,7 @@ LIBRARIES = (
 PEERS = ("attention_sinks", "kvpress", "ray", "streaming_llm")
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
+TAGGER = "path/to/ner-model"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 _UNTRAINED = "a causal layer without training attends evenly, so late tokens of a chunk score low"
 FROZEN = {"docs/guides/jax.md": _UNTRAINED}
@@ -118,6 +119,8 @@ def test_examples_of_a_page_run(
     text = page.read_text(encoding="utf-8")
     if CHECKPOINT in text:
         shutil.copytree(request.getfixturevalue("byte_llama"), tmp_path / CHECKPOINT)
+    if TAGGER in text:
+        shutil.copytree(request.getfixturevalue("word_tagger"), tmp_path / TAGGER)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     frozen: dict[str, float] = {}
     for block in BLOCK.finditer(text):

@@ -154,6 +154,7 @@ PUBLIC = [
     "DataOnlyMemory",
     "Defensive",
     "Dilated",
+    "DisentangledPositions",
     "DropKV",
     "DynamicContextPruning",
     "EncoderOutputMemory",

@@ -30,6 +30,7 @@ ENCODINGS: dict[str, Any] = {
     "lm-infinite": at.LMInfinite(2),
     "t5": at.T5Bias(8, 16),
     "transformer-xl": at.TransformerXLPositions(4),
+    "disentangled": at.DisentangledPositions(9, 8),
     "alibi": at.ALiBi(),
     "in-cache": at.InCache(at.LMInfinite(2)),
     "learned": at.LearnedPositions(4),

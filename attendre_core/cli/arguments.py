@@ -51,10 +51,15 @@ def add_command(
     return parser
 
 
-def add_shared(parser: Parser, *, backend_help: str) -> None:
+def add_shared(
+    parser: Parser,
+    *,
+    backend_help: str,
+    json_help: str = "print one JSON object, for programs",
+) -> None:
     """Add ``--backend`` and ``--json``."""
     parser.add_argument("--backend", default="numpy", metavar="NAME", help=backend_help)
-    parser.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+    parser.add_argument("--json", action="store_true", help=json_help)
 
 
 def add_tokenizer(parser: Any) -> None:

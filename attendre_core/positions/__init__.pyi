@@ -8,6 +8,7 @@ from attendre_core.positions.in_cache import InCache as InCache
 from attendre_core.positions.learned import LearnedPositions as LearnedPositions
 from attendre_core.positions.lm_infinite import LMInfinite as LMInfinite
 from attendre_core.positions.none import NoPosition as NoPosition
+from attendre_core.positions.published import DisentangledPositions as DisentangledPositions
 from attendre_core.positions.published import TransformerXLPositions as TransformerXLPositions
 from attendre_core.positions.relative_table import T5Bias as T5Bias
 from attendre_core.positions.relative_table import bucket_of as bucket_of

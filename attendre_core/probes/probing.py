@@ -122,6 +122,7 @@ def probe_block(
     flow: tuple[Array, Array, Array],
     *,
     policy: Policy | None = None,
+    stored: bool = False,
     donate: bool = False,
 ) -> tuple[State, Array]:
     """Send a probe, (x, position, valid), through one layer: project, attend, finish.
@@ -131,6 +132,8 @@ def probe_block(
     x, position, valid = flow
     params = getattr(block, "encoding_params", None)
     query, key, value = block.project(x, position)
+    if stored:
+        key = value = None
     state, attended = layer.probe(
         state, query, key, value, position, valid, encoding_params=params, policy=policy
     )
@@ -152,6 +155,7 @@ class ProbedStack:
         valid: Array | None = None,
         *,
         policy: Policy | None = None,
+        stored: bool = False,
         donate: bool = False,
     ) -> tuple[tuple[State, ...], Array]:
         """Send a probe through all layers, which attend and score and insert nothing.
@@ -165,6 +169,9 @@ class ProbedStack:
             As in `Stack.step`.
         policy
             As in `AttendreLayer.probe`.
+        stored
+            The memories hold these tokens already, so they are asked again: each layer is probed
+            with their queries alone.
         donate
             The caller will not use ``state`` again.
 
@@ -183,7 +190,8 @@ class ProbedStack:
         states = []
         for layer, block, part in zip(self.layers, blocks, state, strict=True):
             part, x = self.run_layer(
-                probe_block, layer, block, part, (x, position, valid), policy=policy, donate=donate
-            )
+                probe_block, layer, block, part, (x, position, valid),
+                policy=policy, stored=stored, donate=donate,
+            )  # fmt: skip
             states.append(part)
         return tuple(states), x

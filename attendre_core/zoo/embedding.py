@@ -8,17 +8,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from attendre_core import checks
-from attendre_core.backend import Array
+from attendre_core.backend import Array, wide
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.full_attention import Whole
+from attendre_core.zoo.memories import keeps_first
 from attendre_core.zoo.pooling import Recipe, SpanPool, normalized, pooling_named
 from attendre_core.zoo.reader import Hidden
 from attendre_core.zoo.tokens import is_single, rows_of
@@ -66,10 +68,9 @@ def embed(
     try:
         for first in range(0, len(order), batch_size):
             batch = order[first : first + batch_size]
-            pool = SpanPool(model, pooling, [wanted[number] for number in batch])
-            for hidden in _read(model, [rows[number] for number in batch], bar):
-                pool.add(hidden)
-            pooled = normalized(pool.result()) if normalize else pool.result()
+            spans_of = [wanted[number] for number in batch]
+            pooled = pooled_rows(model, pooling, [rows[number] for number in batch], spans_of, bar)
+            pooled = normalized(pooled) if normalize else pooled
             for place, number in enumerate(batch):
                 vectors[number] = pooled[place, : len(wanted[number]), :]
     finally:
@@ -100,6 +101,11 @@ def _wanted(
         raise ConfigError(
             f"{where}: pooling='cls' takes the first token of a document, so a span has none of "
             "its own. Pool spans with 'mean', 'max' or 'last'."
+        )
+    if pooling == "cls" and model.causal:
+        raise ConfigError(
+            f"{where}: pooling='cls' takes the first token, but this model reads only forwards, so "
+            "that token never sees another. Use 'last', or 'mean'."
         )
     return pooling, bool(normalize)
 
@@ -151,19 +157,52 @@ def _checked(spans: Any, rows: list[Ids]) -> list[list[Span]]:
     return found
 
 
-def _read(model: Model, rows: list[Ids], bar: Any) -> Iterator[Hidden]:
-    """Read rows of different lengths; hand out hidden states as they come."""
-    longest = max(map(len, rows))
-    if model.memory is None and not model.causal:
+def pooled_rows(
+    model: Model, pooling: str, rows: list[Ids], spans: list[list[Span]], bar: Any
+) -> Array:
+    """Read rows of different lengths and pool their spans, (rows, spans, dim).
+
+    With a memory the vector of the first token, ``"cls"``, is what `Stream.first` returns.
+    """
+    pool = SpanPool(model, pooling, spans)
+    if at_once(model, max(map(len, rows))):
         whole = Whole(model, [row.tolist() for row in rows])
         xp = model.backend.xp
         position = xp.cumulative_sum(xp.astype(whole.valid, xp.int32), axis=1, dtype=xp.int32) - 1
-        yield Hidden(whole.hidden, position, whole.valid)
+        pool.add(Hidden(whole.hidden, position, whole.valid))
         bar.update(sum(map(len, rows)))
-        return
+        return pool.result()
+    if pooling == "cls" and not keeps_first(model.reading_part, model.used_memory):
+        model = model.with_memory(replace(model.memory, pin=(*model.memory.pin, (0, 1))))
     stream = model.stream(len(rows))
-    for start in range(0, longest, _PIECE):
+    for start in range(0, max(map(len, rows)), _PIECE):
         pieces = [row[start : start + _PIECE].tolist() for row in rows]
-        yield from stream.read(pieces)
+        for hidden in stream.read(pieces):
+            if pooling != "cls":
+                pool.add(hidden)
         bar.update(sum(map(len, pieces)))
-    yield from stream.finish()
+    if pooling == "cls":
+        return wide(stream.first())[:, None, :]
+    for hidden in stream.finish():
+        pool.add(hidden)
+    return pool.result()
+
+
+def at_once(model: Model, length: int) -> bool:
+    """Whether rows of this length are read with full attention, which computes the same.
+
+    So it is without a memory in a model that looks both ways, and wherever nothing is evicted and
+    every query waits until the end: a memory would only take longer.
+    """
+    if model.memory is None:
+        return not model.causal
+    part, used = model.reading_part, model.used_memory
+    far = part.context is not None and length > part.context
+    if used is None or far or used.tiers or used.top_k is not None:
+        return False
+    if not model.causal and used.q_size + 1 < length:
+        return False
+    policies = [used.policy_of(i) for i in range(part.layers)]
+    sizes = [used.kv_memory(i).size for i in range(part.layers) if used.governs(i, part.window(i))]
+    plain = all(policy.soft_mask is None for policy in policies)
+    return plain and length <= min(sizes, default=length)

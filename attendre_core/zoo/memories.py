@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +25,7 @@ __all__ = [
     "full_attention_bytes",
     "full_stack",
     "is_far",
+    "keeps_first",
     "memory_stack",
     "shape_of",
     "used_memory",
@@ -72,7 +74,8 @@ def memory_stack(
 
     A layer with a sliding window keeps all that it can still see (`MemoryConfig.kv_memory`), so it
     is exact for inputs of any length and at every M; K does not apply to it. There is one
-    exception: a layer that looks ahead further than N positions misses what was not read yet. A
+    exception: a layer that looks ahead further than N positions misses what was not read yet. If
+    positions are pinned and the model looks both ways, it also keeps what these see. A
     policy of its own (`MemoryConfig.layer_policies`) replaces all this.
 
     Parameters
@@ -102,13 +105,33 @@ def _memory_layer(
     part: Part, memory: MemoryConfig, number: int, causal: bool, far: bool
 ) -> AttendreLayer:
     window = part.window(number)
+    kv_memory = memory.kv_memory(number, window)
+    if memory.pin and window is not None and not causal and not memory.governs(number, window):
+        # Pinned positions may be asked again when all is read, and then need what they see.
+        stop = max(stop for _, stop in memory.pin) + window - 1
+        kv_memory = replace(kv_memory, size=kv_memory.size + stop, pin=((0, stop),))
     return AttendreLayer(
-        kv_memory=with_scale(memory.kv_memory(number, window), part.scale),
+        kv_memory=with_scale(kv_memory, part.scale),
         q_memory=memory.q_memory(number),
         top_k=memory.top_k_of(number, window),
         causal=causal,
         encoding=encoding_of(part, number, memory.positions, far),
     )
+
+
+def keeps_first(part: Part, memory: MemoryConfig | None) -> bool:
+    """Whether the first token, and what it sees in layers with windows, is never evicted.
+
+    Parameters
+    ----------
+    memory
+        As `used_memory` returns it.
+    """
+    if memory is None or any(first <= 0 < stop for first, stop in memory.pin):
+        return True
+    if not all(memory.governs(i, part.window(i)) for i in range(part.layers)):
+        return False
+    return all(max(memory.sinks, memory.policy_of(i).sinks) > 0 for i in range(part.layers))
 
 
 @lru_cache(maxsize=64)

@@ -110,6 +110,20 @@ class Reader:
         state, x = stack.probe(state, self.blocks, x, at, real, policy=policy, donate=donate)
         return state, Hidden(self._final(self.params, x), at, real)
 
+    def again(self, state: States, tokens: Any, position: Any, length: int, types: Any) -> Hidden:
+        """Let tokens that the memories hold attend once more, after ``length`` positions.
+
+        Everything is NumPy (batch, seq). Nothing changes, not even scores.
+        """
+        ids, at, kinds = (
+            self.backend.from_numpy(np.asarray(a), device=self.device)
+            for a in (tokens, position, types)
+        )
+        x = self._embed(self.params, ids, at, *([kinds] if self.part.types > 1 else []))
+        real = at == at
+        _, x = self.stack(length).probe(state, self.blocks, x, at, real, stored=True)
+        return Hidden(self._final(self.params, x), at, real)
+
     def finish(self, state: States, length: int) -> tuple[States, list[Hidden]]:
         """Let all waiting queries out; return the outputs in order."""
         stack = self._observed(self.stack(length))

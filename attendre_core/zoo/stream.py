@@ -24,6 +24,7 @@ from attendre_core.zoo.generate import generate
 from attendre_core.zoo.identity import check_identity, check_windows, identity_of
 from attendre_core.zoo.input_kind import InputKind
 from attendre_core.zoo.labels import Labels
+from attendre_core.zoo.memories import keeps_first
 from attendre_core.zoo.outputs import KeepOutputs
 from attendre_core.zoo.probing import ProbedStream
 from attendre_core.zoo.reader import Hidden, Reader
@@ -79,6 +80,8 @@ class Stream(ProbedStream):
         self._asked: list[list[int]] | None = None
         self._keeps: KeepOutputs | None = None
         self._read = np.zeros(batch, dtype=np.int32)
+        #: First token of each row with its type, or -1.
+        self._first = [-1] * batch
         #: Type of the last token of each row, which what ends a text has too.
         self._type = [0] * batch
         xp = model.backend.xp
@@ -160,9 +163,10 @@ class Stream(ProbedStream):
         )
         rows = typed_rows("Stream.feed", rows, types, vocabulary, self._reader.part.types)
         self._kind = kind
-        for number, row in enumerate(rows):
+        for number, (row, length) in enumerate(zip(rows, self.lengths, strict=True)):
             self._pending[number].extend(row)
             if row:
+                self._first[number] = self._first[number] if length else row[0]
                 self._type[number] = row[-1] // vocabulary
 
     def _full_chunks(self) -> Iterator[Hidden]:
@@ -225,10 +229,59 @@ class Stream(ProbedStream):
         if isinstance(twin._reader, GrowingReader):
             twin._reader.stack(self._states[0].kv.key.shape[2])
         twin._pending = [list(row) for row in self._pending]
-        twin._type = list(self._type)
+        twin._type, twin._first = list(self._type), list(self._first)
         twin._kind = self._kind.copy()
         twin._labels = self._labels.copy()
         return twin
+
+    def first(self) -> Array:
+        """Return the hidden state of the first token of each row after all that was fed.
+
+        Waiting queries see N positions of their future; for the summary that a token such as
+        ``[CLS]`` makes of a text that is not enough. It is read as any other, so that others can
+        attend to it, and here it is asked again: with its queries alone, layer by layer, it
+        attends to all that the memories hold, as one more token would. That costs the step of one
+        token and changes nothing. What waits is let out first, as by `finish`.
+
+        The memories must still hold it: pin it (``MemoryConfig(pin=((0, 1),))``), or, in a model
+        without sliding windows, use sinks; `attendre` has sinks in an encoder. If M and N are at
+        least the length of the input, this is what full attention computes.
+
+        Returns
+        -------
+        array
+            (batch, dim).
+
+        Examples
+        --------
+        >>> from attendre_core.evaluation import load_tiny
+        >>> stream = load_tiny("prefix-lm", memory="attendre+sinks=1:32").stream()
+        >>> stream.feed([1, 2, 3])
+        >>> stream.first().shape
+        (1, 64)
+        """
+        if self.model.causal:
+            raise ConfigError(
+                "Stream.first: this model reads only forwards, so its first token never sees "
+                "another. Take the last one: pooling='last'."
+            )
+        if not keeps_first(self._reader.part, self.model.used_memory):
+            raise ConfigError(
+                "Stream.first: the memories may evict the first token, which asks again at the "
+                "end. Keep it: MemoryConfig(..., pin=((0, 1),)), or '+sinks=1' in the name of a "
+                "memory for a model without sliding windows."
+            )
+        self._finish_for("Stream.first")
+        if min(self._first) < 0:
+            raise ConfigError(
+                "Stream.first: this stream was saved by a version that did not note its first "
+                "token. Read the input again."
+            )
+        first = np.asarray(self._first, dtype=np.int32)[:, None]
+        types, tokens = np.divmod(first, np.int32(self._reader.part.vocabulary))
+        return self._reader.again(
+            self._states, tokens, np.zeros_like(tokens), int(self._read.max()), types
+        ).x[:, 0, :]  # fmt: skip
 
     def next_logits(self) -> Array:
         """Return the logits of the token after the last, (batch, vocabulary)."""
@@ -321,6 +374,7 @@ class Stream(ProbedStream):
             "last_at": self.model.backend.to_numpy(self._last_at).tolist(),
             "pending": self._pending,
             "types": self._type,
+            "first": self._first,
             "input": self._kind.notes(),
             "labels": self._labels.notes(),
         }
@@ -351,6 +405,10 @@ class Stream(ProbedStream):
             stream._type = saved.whole_numbers("types", stream.batch, least=0).tolist()
             if max(stream._type) >= part.types:
                 raise saved.refused(f"has a note types beyond {part.types - 1}")
+        if "first" in saved.notes:  # older versions did not ask the first token again
+            stream._first = saved.whole_numbers("first", stream.batch, least=-1).tolist()
+            if max(stream._first) >= part.vocabulary * part.types:
+                raise saved.refused("has a note first that is no token of the model")
         try:
             pending = [
                 rows_of("pending", row, part.vocabulary * part.types)[0]

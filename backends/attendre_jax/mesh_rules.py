@@ -18,8 +18,8 @@ __all__ = ["Axes", "Rules", "dividing", "length_of"]
 Axes = str | tuple[str, ...] | None
 
 #: Names of a layer's parameters in every architecture of the zoo. Weights are (out, in).
-_QUERIES = re.compile(r"(cross_)?q(_bias)?")
-_KEYS_AND_VALUES = re.compile(r"(cross_)?(k|v)(_bias)?|qkv(_bias)?")
+_QUERIES = re.compile(r"(cross_|distance_)?q(_bias)?")
+_KEYS_AND_VALUES = re.compile(r"(cross_|distance_)?(k|v)(_bias)?|qkv(_bias)?")
 _HIDDEN = re.compile(r"(gate|up)(_bias)?")
 _OUTWARDS = re.compile(r"(cross_)?out|down")
 _VOCABULARY = ("embedding", "head", "head_bias")

@@ -24,6 +24,7 @@ from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
 from attendre_core.tree import tree_map
 from attendre_core.zoo.architectures.base import Architecture
+from attendre_core.zoo.architectures.heads import HEAD, Head
 from attendre_core.zoo.model import Model
 from attendre_jax.attention import AttendreAttention
 from attendre_jax.mesh_rules import Axes, Rules, dividing, length_of
@@ -122,6 +123,9 @@ def shardings(
         specs = rules.of_attention(model)
     else:
         specs = rules.of_model(model if isinstance(model, Architecture) else model.architecture)
+        head = getattr(model, "head", None)
+        if isinstance(head, Head):
+            specs[HEAD] = rules.top(head.parameters())
 
     def on_mesh(spec: PartitionSpec) -> NamedSharding:
         return NamedSharding(mesh, spec)

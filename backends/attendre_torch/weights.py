@@ -14,7 +14,10 @@ from attendre_torch.fsdp import is_sharded
 __all__ = ["LayerWeights", "Weights"]
 
 #: Linear maps, by the names that architectures give them; "cross_" may come before.
-_MAPS = ("q", "k", "v", "qkv", "out", "up", "gate", "down", "head", "dense", "project")
+_MAPS = (
+    "q", "k", "v", "qkv", "out", "up", "gate", "down", "head", "dense", "project", "distance_q",
+    "distance_k",
+)  # fmt: skip
 
 
 class Weights(nn.Module):  # type: ignore[misc]

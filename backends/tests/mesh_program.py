@@ -49,6 +49,14 @@ MODELS = {
     "falcon": SIZES
     | {"new_decoder_architecture": True, "num_kv_heads": 4, "ffn_hidden_size": 64, "bias": True},
     "bert": SIZES,
+    "deberta-v2": SIZES
+    | {"relative_attention": True, "position_buckets": 8, "pos_att_type": ["p2c", "c2p"]},
+    "distilbert": SIZES | {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 8},
+    "electra": SIZES | {"embedding_size": 16},
+    "eurobert": SIZES,
+    "mpnet": SIZES,
+    "nomic_bert": SIZES,
+    "roberta": SIZES,
     "modernbert": SIZES | {"local_attention": 16, "global_attn_every_n_layers": 2},
     "t5": PAIR
     | {"d_kv": 4, "d_ff": 64, "num_layers": 2, "num_heads": 8, "relative_attention_num_buckets": 8},

@@ -38,12 +38,17 @@ GEMMA = {
 }  # fmt: skip
 CONFIGS = {
     "bert": SMALL,
+    "camembert": SMALL,
     "cohere": {**SMALL, "num_key_value_heads": 2},
     "ctranslate2": {
         "d_model": 32, "num_heads": 4, "encoder_layers": 1, "decoder_layers": 1,
         "encoder_vocabulary": 50, "decoder_vocabulary": 50, "encoder_ffn_dim": 40,
         "decoder_ffn_dim": 40, "decoder_start_token_id": 0,
     },
+    "deberta-v2": {**SMALL, "relative_attention": True, "pos_att_type": ["c2p", "p2c"]},
+    "distilbert": {**SMALL, "dim": 32, "hidden_dim": 40, "n_layers": 2, "n_heads": 4},
+    "electra": SMALL,
+    "eurobert": SMALL,
     "falcon": SMALL,
     "gemma3": {"text_config": {**GEMMA, "model_type": "gemma3_text"}},
     "gemma3_text": GEMMA,
@@ -51,13 +56,17 @@ CONFIGS = {
     "marian": MARIAN,
     "mistral": {**SMALL, "num_key_value_heads": 2, "sliding_window": 6},
     "modernbert": SMALL,
+    "mpnet": SMALL,
     "mt5": T5,
+    "nomic_bert": SMALL,
     "qwen2": {**SMALL, "num_key_value_heads": 2},
     "qwen3": {**SMALL, "num_key_value_heads": 2},
+    "roberta": SMALL,
     "t5": T5,
+    "xlm-roberta": SMALL,
 }  # fmt: skip
 #: Each scheme of positions, and each way to end in an output.
-FEW = ("bert", "gemma3_text", "llama", "marian", "t5")
+FEW = ("bert", "deberta-v2", "gemma3_text", "llama", "marian", "t5")
 #: A chunk is sent as token ids, positions and flags.
 SENT = 3
 GREEDY = Sampling()

@@ -181,12 +181,18 @@ def made_up(tmp_path: Path) -> Callable[..., Path]:
         (folder / "config.json").write_text(json.dumps(config))
         rng = np.random.default_rng(seed)
         tensors = {}
-        for tensor in tree_leaves(architecture_of(RawConfig(config, "made up")).parameters()):
+        raw = RawConfig(config, "made up")
+        architecture = architecture_of(raw)
+        wanted = tree_leaves(architecture.parameters())
+        if "architectures" in config:
+            wanted += tree_leaves(architecture.head(raw, "token", ("O", "PER")).parameters())
+        for tensor in wanted:
             spread = 0.3 if len(tensor.shape) > 1 else 0.1
             values = rng.standard_normal(tensor.shape) * spread + (len(tensor.shape) == 1)
             parts = [values.astype(dtype)]
             if tensor.rows is not None and tensor.rows[0]:  # the next part of a fused tensor
-                parts.insert(0, tensors[tensor.name])
+                before = np.zeros((tensor.rows[0], *tensor.shape[1:]), dtype)
+                parts.insert(0, tensors.get(tensor.name, before))
             tensors[tensor.name] = np.concatenate(parts)
         save_file(tensors, folder / "model.safetensors")
         return folder

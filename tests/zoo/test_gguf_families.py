@@ -178,9 +178,14 @@ def test_a_translator_from_a_file_writes_what_the_folder_writes(pair):
 def test_every_architecture_that_gguf_has_a_name_for_is_known():
     known = {family.model_type for family in FAMILIES.values()}
     # Mistral is called llama, mT5 is called t5, and gemma3 holds a gemma3_text; the last two have
-    # no name at all.
+    # no name at all. llama.cpp writes some of the other encoders too, which are not read here.
     called_otherwise = {"mistral", "mt5", "gemma3"}
-    assert set(ARCHITECTURES) - known - called_otherwise == {"marian", "ctranslate2"}
+    encoders = {
+        "camembert", "deberta-v2", "distilbert", "electra", "eurobert", "mpnet", "nomic_bert",
+        "roberta", "xlm-roberta",
+    }  # fmt: skip
+    unnamed = set(ARCHITECTURES) - known - called_otherwise - encoders
+    assert unnamed == {"marian", "ctranslate2"}
     assert not {"marian", "ctranslate2"} & set(gguf.MODEL_ARCH_NAMES.values())
     assert set(FAMILIES) <= set(gguf.MODEL_ARCH_NAMES.values())
 

@@ -191,7 +191,7 @@ def in_pieces(tokenizer, text, cuts, **limits):
 @pytest.mark.parametrize("kind", KINDS, scope="module")
 class TestEveryKind:
     @given(text=texts)
-    @settings(max_examples=30)
+    @settings(max_examples=30, deadline=None)
     def test_offsets(self, tokenizer, kind, text):
         ids, offsets = tokenizer.encode_with_offsets(text)
         assert ids == tokenizer.encode(text, special=False)
@@ -201,7 +201,7 @@ class TestEveryKind:
         assert all(0 <= start <= end <= len(text) for start, end in offsets)
 
     @given(text=usual, least=st.integers(1, 60))
-    @settings(max_examples=30)
+    @settings(max_examples=30, deadline=None)
     def test_segments_are_tokenised_as_the_whole(self, tokenizer, kind, text, least):
         got = in_pieces(tokenizer, text, [], least=least, longest=100_000)
         assert got == tokenizer.encode_with_offsets(text)
@@ -212,7 +212,7 @@ class TestEveryKind:
     cuts=st.lists(st.integers(0, 1000), max_size=30),
     longest=st.integers(6, 60),
 )
-@settings(max_examples=300)
+@settings(max_examples=300, deadline=None)
 def test_pieces_change_nothing(text, cuts, longest):
     """Where a text is cut is the same for every tokenizer: a function of the text alone."""
     tokenizer = byte_level("gpt-2")

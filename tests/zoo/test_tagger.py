@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
 import itertools
 import json
 import tracemalloc
@@ -66,16 +65,6 @@ def folder_of(vocabulary, tmp_path_factory):
 @pytest.fixture(scope="module")
 def folders(folder_of):
     return {scheme: folder_of(labels) for scheme, labels in SCHEMES.items()}
-
-
-@pytest.fixture(scope="module")
-def word_tagger(tmp_path_factory):
-    """The tagger of the documentation, which knows the label of each word in a list."""
-    file = REPOSITORY / "docs" / "examples" / "word_tagger.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.write_tagger(tmp_path_factory.mktemp("word-tagger"))
 
 
 def same(got, want):

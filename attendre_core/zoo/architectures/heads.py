@@ -17,12 +17,14 @@ from attendre_core.backend import Array, backend_of
 from attendre_core.zoo.architectures.base import Params, Tensor
 from attendre_core.zoo.architectures.layers import activate, layer_norm, linear
 
-__all__ = ["HEAD", "Head", "Kind", "Pooling", "pooled"]
+__all__ = ["HEAD", "OUT", "Head", "Kind", "Pooling", "pooled"]
 
 Kind = Literal["token", "sequence", "span"]
 Pooling = Literal["cls", "mean", "last"]
 #: Where the parameters of a head are among those of a model.
 HEAD = "classifier"
+#: What most checkpoints call the last linear map of a head.
+OUT: dict[Kind, str] = {"token": "classifier", "sequence": "classifier", "span": "qa_outputs"}
 
 
 @dataclass(frozen=True)

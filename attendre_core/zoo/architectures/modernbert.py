@@ -18,6 +18,7 @@ from attendre_core.backend import Array
 from attendre_core.positions.base import Encoding
 from attendre_core.positions.rope import RoPE
 from attendre_core.zoo.architectures.base import Architecture, Cross, Params, Part, Tensor
+from attendre_core.zoo.architectures.heads import Head, Kind
 from attendre_core.zoo.architectures.layers import (
     ACTIVATIONS,
     activate,
@@ -82,6 +83,18 @@ class ModernBert(Part, Architecture):
             hidden_bias=config.flag("mlp_bias", False),
             norm_bias=config.flag("norm_bias", False),
         )
+
+    def head(self, config: RawConfig, kind: Kind, labels: tuple[str, ...]) -> Head | None:
+        """Return a linear map after another one, an activation and a norm."""
+        dense = ("dense",) if config.flag("classifier_bias", False) else ()
+        norm = ("norm",) if self.norm_bias else ()
+        return Head(
+            kind, labels, self.dim, "classifier", "head.dense",
+            config.word("classifier_activation", "gelu", ACTIVATIONS), "head.norm", self.eps,
+            pooling="mean" if config.word("classifier_pooling", "cls", ("cls", "mean")) == "mean"
+            else "cls",
+            biased=(*dense, *norm, "out"),
+        )  # fmt: skip
 
     def parameters(self) -> dict[str, Any]:
         """Name the tensors of a checkpoint; what predicts hidden words is left out."""

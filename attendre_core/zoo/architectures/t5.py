@@ -64,8 +64,9 @@ class T5Part(Part):
         """Logits are as they come: the initial weights make up for it."""
         return 1.0
 
-    def parameters(self, name: str) -> dict[str, Any]:
-        """Name the tensors of the part ``name`` of a checkpoint."""
+    def parameters(self) -> dict[str, Any]:
+        """Name the tensors of this part of a checkpoint."""
+        name = "decoder" if self.causal else "encoder"
         table = f"{name}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
         shared = {"bias_table": Tensor(table, (self.bias.buckets, self.heads))}
         return {
@@ -213,11 +214,11 @@ class T5(EncoderDecoder):
 
     def parameters(self) -> dict[str, Any]:
         """Name the tensors of a checkpoint."""
-        encoder = self.encoder.parameters("encoder")
+        encoder = self.encoder.parameters()
         shared = encoder["embedding"]
         return {
             "encoder": encoder,
-            "decoder": self.decoder.parameters("decoder"),
+            "decoder": self.decoder.parameters(),
             "head": replace(shared, name="lm_head.weight", also=(shared.name, *shared.also)),
         }
 

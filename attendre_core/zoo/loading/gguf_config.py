@@ -166,6 +166,11 @@ def _attention_bias(header: GGUFHeader, config: dict[str, Any], meta: RawConfig)
     }
 
 
+def _bert(header: GGUFHeader, config: dict[str, Any], meta: RawConfig) -> dict[str, Any]:
+    types = header.tensors.get("token_types.weight")
+    return {"type_vocab_size": None if types is None else types.shape[0]}
+
+
 def _falcon(header: GGUFHeader, config: dict[str, Any], meta: RawConfig) -> dict[str, Any]:
     """Write every Falcon the way of the newer ones, which name their K/V heads."""
     return {
@@ -209,6 +214,7 @@ def _t5(header: GGUFHeader, config: dict[str, Any], meta: RawConfig) -> dict[str
 
 #: What the tensors of a family say about its configuration.
 _REST: dict[str, Callable[[GGUFHeader, dict[str, Any], RawConfig], dict[str, Any]]] = {
+    "bert": _bert,
     "command-r": _attention_bias,
     "falcon": _falcon,
     "gemma-embedding": _gemma,

@@ -23,7 +23,7 @@ class SchemeRule:
 
     Attributes
     ----------
-    kind : {"none", "rope", "lm_infinite", "t5", "alibi", "transformer_xl", "in_cache"}
+    kind : {"none", "rope", "lm_infinite", "t5", "alibi", "transformer_xl", "deberta", "in_cache"}
         The family.
     base, rotary_dim, interleaved
         Of a rotation.
@@ -35,8 +35,11 @@ class SchemeRule:
     buckets, max_distance, bidirectional
         Of T5's table.
     width, own_scale
-        Of Transformer-XL: how wide its sinusoids are, and what multiplies u and v (None is
-        1/sqrt(head_dim)).
+        Of Transformer-XL: how wide its sinusoids are, and what multiplies u and v, or the keys
+        of DeBERTa (None is 1/sqrt(head_dim)).
+    reach, log_buckets, terms
+        Of DeBERTa: distances from there on are alike, how many buckets there are in each
+        direction (0 = one for each distance), and what is added.
     inner : SchemeRule or None
         What in-cache positions are given to.
     """
@@ -52,6 +55,9 @@ class SchemeRule:
     bidirectional: bool = True
     width: int = 0
     own_scale: float | None = None
+    reach: int = 0
+    log_buckets: int = 0
+    terms: tuple[str, ...] = ()
     inner: SchemeRule | None = None
 
     @property
@@ -191,7 +197,38 @@ def pair_logit(rule: SchemeRule, pair: Pair, scale: float, table: Numbers | None
         placed = weights[: rule.width].T @ sinusoid(at - to, rule.width, rule.base)
         u, v = weights[rule.width], weights[rule.width + 1]
         return float(scale * (query @ key + query @ placed) + own * (u @ key + v @ placed))
+    if rule.kind == "deberta" and table is not None:
+        own = len(query) ** -0.5 if rule.own_scale is None else rule.own_scale
+        rows = 2 * (rule.log_buckets or rule.reach)
+        row = deberta_row(at - to, rule.reach, rule.log_buckets)
+        logit = scale * float(query @ key)
+        if "c2p" in rule.terms:
+            logit += scale * float(query @ table[row, pair.head])
+        if "p2c" in rule.terms:
+            start = rows if "c2p" in rule.terms else 0
+            logit += own * float(key @ table[start + row, pair.head])
+        return logit
     raise ValueError(f"no rule for {rule}")
+
+
+def deberta_row(distance: int, reach: int, buckets: int) -> int:
+    """Row of a distance, from the query back to the key, among those of keys of distances.
+
+    Up to half of the buckets a distance is its own bucket; the others grow by equal ratios, so
+    that ``reach - 1`` is the last (He et al. 2021, version 2).
+    """
+    if not buckets:
+        return min(max(distance, -reach), reach - 1) + reach
+    half, size = buckets // 2, abs(distance)
+    bucket = size
+    if size > half:
+        bucket = half
+        while bucket < buckets and half * ((reach - 1) / half) ** (
+            (bucket - half) / (half - 1)
+        ) < size * (1 - 1e-9):
+            bucket += 1
+    signed = bucket if distance > 0 else -bucket
+    return min(max(signed + buckets, 0), 2 * buckets - 1)
 
 
 def sinusoid(distance: int, width: int, base: float) -> Numbers:

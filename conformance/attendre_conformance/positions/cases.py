@@ -37,6 +37,12 @@ SCHEMES: dict[str, tuple[Any, ...]] = {
         at.TransformerXLPositions(2, base=100.0),
         at.TransformerXLPositions(8, scale=0.5),
     ),
+    "deberta": (
+        at.DisentangledPositions(9, 8),
+        at.DisentangledPositions(3),
+        at.DisentangledPositions(16, 6, ("p2c",), scale=0.5),
+        at.DisentangledPositions(4, terms=("c2p",)),
+    ),
     "in-cache": (
         at.InCache(),
         at.InCache(at.LMInfinite(2)),
@@ -82,6 +88,14 @@ def scheme_rule(encoding: Any) -> SchemeRule:
         return SchemeRule(
             "transformer_xl", base=encoding.base, width=encoding.width, own_scale=encoding.scale
         )
+    if isinstance(encoding, at.DisentangledPositions):
+        return SchemeRule(
+            "deberta",
+            reach=encoding.reach,
+            log_buckets=encoding.buckets or 0,
+            terms=encoding.terms,
+            own_scale=encoding.scale,
+        )
     if isinstance(encoding, at.InCache):
         return SchemeRule("in_cache", inner=scheme_rule(encoding.inner))
     return SchemeRule("none")
@@ -90,14 +104,18 @@ def scheme_rule(encoding: Any) -> SchemeRule:
 def table_for(encoding: Any, heads: int, head_dim: int) -> Numbers | None:
     """Return the learned numbers of a scheme; None for schemes without.
 
-    Biases for T5's table, all different within a head; for Transformer-XL W, u and v, in which no
-    two columns are alike.
+    Biases for T5's table, all different within a head; for Transformer-XL W, u and v, and for
+    DeBERTa the keys and queries of distances, in which no two rows or columns are alike.
     """
     if isinstance(encoding, at.InCache):
         return table_for(encoding.inner, heads, head_dim)
     if isinstance(encoding, at.TransformerXLPositions):
         rng = np.random.default_rng(encoding.width)
         size = (encoding.width + 2, heads, head_dim)
+        return (rng.standard_normal(size) / 2).astype(np.float32)
+    if isinstance(encoding, at.DisentangledPositions):
+        rng = np.random.default_rng(encoding.reach)
+        size = encoding.shape(heads, head_dim)
         return (rng.standard_normal(size) / 2).astype(np.float32)
     if not isinstance(encoding, at.T5Bias):
         return None

@@ -197,6 +197,8 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
         at.TransformerXLPositions(6).encode(query, key, pairing)
     with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(8, 2, 4\)"):
         at.TransformerXLPositions(6).encode(query, key, pairing, table)
+    with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(6, 2, 4\).*encoding_params"):
+        at.DisentangledPositions(3, terms=("p2c",)).encode(query, key, pairing, table)
     with pytest.raises(at.ConfigError, match="6 of 4"):
         ops.logits(pairs_of(at.RoPE(rotary_dim=6), query, key, (place, real, place, real), None))
     for wrong in (
@@ -211,6 +213,10 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
         lambda: at.LearnedPositions(0),
         lambda: at.TransformerXLPositions(5),
         lambda: at.TransformerXLPositions(4, base=0.0),
+        lambda: at.DisentangledPositions(0),
+        lambda: at.DisentangledPositions(16, 7),
+        lambda: at.DisentangledPositions(4, 8),
+        lambda: at.DisentangledPositions(4, terms=("p2c", "c2p")),
     ):
         with pytest.raises(at.ConfigError, match=r"expected|leave no room"):
             wrong()
