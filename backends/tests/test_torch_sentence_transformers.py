@@ -125,7 +125,7 @@ def test_trained_and_saved(tmp_path):
 
 
 def test_what_is_refused(tmp_path):
-    with pytest.raises(at.ConfigError, match="pooling is 'median', expected 'mean'"):
+    with pytest.raises(at.ConfigError, match="pooling is 'median', expected mean"):
         AttendreTransformer(FOLDER, pooling="median")
     with pytest.raises(at.ConfigError, match="memory is a MemoryConfig, expected a name"):
         AttendreTransformer(FOLDER, at.preset("attendre:64"))
