@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from attendre_core.zoo.tokens import is_single, rows_of
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["embed"]
+__all__ = ["Ids", "embed", "pooled_rows", "tokens_of"]
 
 #: Tokens of a document that are checked, and fed, at a time.
 _PIECE = 4096
@@ -53,7 +53,7 @@ def embed(
     pooling, normalize = _wanted(model, pooling, normalize, spans is not None)
     single = is_single(documents)
     rows = [
-        _ids(model, f"{where}: document {number}", document)
+        tokens_of(model, f"{where}: document {number}", document)
         for number, document in enumerate([documents] if single else documents)
     ]
     if not rows:
@@ -110,9 +110,9 @@ def _wanted(
     return pooling, bool(normalize)
 
 
-def _ids(model: Model, where: str, document: Any) -> Ids:
+def tokens_of(model: Model, where: str, document: Any, special: bool = True) -> Ids:
     """Return the tokens of a document, four bytes each."""
-    given = model.tokens(document) if isinstance(document, str) else document
+    given = model.tokens(document, special) if isinstance(document, str) else document
     if not isinstance(given, Sequence) and not hasattr(given, "tolist"):
         rows_of(where, given, 0)  # refuses it with the reason
     vocabulary = model.reading_part.vocabulary
@@ -158,33 +158,47 @@ def _checked(spans: Any, rows: list[Ids]) -> list[list[Span]]:
 
 
 def pooled_rows(
-    model: Model, pooling: str, rows: list[Ids], spans: list[list[Span]], bar: Any
+    model: Model,
+    pooling: str,
+    rows: list[Ids],
+    spans: list[list[Span]],
+    bar: Any,
+    through: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
     """Read rows of different lengths and pool their spans, (rows, spans, dim).
 
     With a memory the vector of the first token, ``"cls"``, is what `Stream.first` returns.
+
+    Parameters
+    ----------
+    rows
+        Ids with types, as `typed_rows` writes them.
+    through
+        What hidden states go through before they are pooled.
     """
     pool = SpanPool(model, pooling, spans)
+    vocabulary = model.reading_part.vocabulary
     if at_once(model, max(map(len, rows))):
         whole = Whole(model, [row.tolist() for row in rows])
         xp = model.backend.xp
         position = xp.cumulative_sum(xp.astype(whole.valid, xp.int32), axis=1, dtype=xp.int32) - 1
-        pool.add(Hidden(whole.hidden, position, whole.valid))
+        pool.add(Hidden(through(whole.hidden), position, whole.valid))
         bar.update(sum(map(len, rows)))
         return pool.result()
     if pooling == "cls" and not keeps_first(model.reading_part, model.used_memory):
         model = model.with_memory(replace(model.memory, pin=(*model.memory.pin, (0, 1))))
     stream = model.stream(len(rows))
     for start in range(0, max(map(len, rows)), _PIECE):
-        pieces = [row[start : start + _PIECE].tolist() for row in rows]
-        for hidden in stream.read(pieces):
+        typed = [np.divmod(row[start : start + _PIECE], np.int32(vocabulary)) for row in rows]
+        pieces, types = [ids.tolist() for _, ids in typed], [kind.tolist() for kind, _ in typed]
+        for hidden in stream.read(pieces, types):
             if pooling != "cls":
-                pool.add(hidden)
+                pool.add(hidden._replace(x=through(hidden.x)))
         bar.update(sum(map(len, pieces)))
     if pooling == "cls":
-        return wide(stream.first())[:, None, :]
+        return wide(through(stream.first()[:, None, :]))
     for hidden in stream.finish():
-        pool.add(hidden)
+        pool.add(hidden._replace(x=through(hidden.x)))
     return pool.result()
 
 
