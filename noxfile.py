@@ -318,6 +318,24 @@ def transformers_range(session: nox.Session, version: str) -> None:
 
 
 @nox.session(default=False)
+def integrations(session: nox.Session) -> None:
+    """Run what is built on Model.embed inside of sentence-transformers, scikit-learn and Ray."""
+    session.install(TORCH)
+    wanted = [
+        line
+        for name in ("sentence-transformers", "scikit-learn", "ray")
+        for line in EXTRAS[name]
+        if not line.startswith("attendre-core")
+    ]
+    encoder = [line for line in EXTRAS["parity"] if line.startswith("gt-")]
+    session.install(*wanted, *encoder, *CONFORMANCE, *EXTRAS["eval"], *EXTRAS["zoo"], "-e", ".")
+    tests = ["tests/corpus", "tests/integrations"]
+    tests += ["backends/tests/test_torch_sentence_transformers.py"]
+    session.run("pytest", *tests, *session.posargs)
+    session.run("pytest", "tests/test_docs_examples.py", "-k", "integrations or sentence_trans")
+
+
+@nox.session(default=False)
 def kvpress(session: nox.Session) -> None:
     """Compare with kvpress, which needs a transformers that is older than what we allow."""
     session.install(TORCH)

@@ -25,7 +25,7 @@ class _Silent:
 class _Plain:
     """A one-line counter with an estimate of the remaining time, used without tqdm."""
 
-    def __init__(self, total: int, label: str, unit: str, out: TextIO) -> None:
+    def __init__(self, total: int | None, label: str, unit: str, out: TextIO) -> None:
         self.total, self.label, self.unit, self.out = total, label, unit, out
         self.done = 0
         self.start = self.shown = time.monotonic()
@@ -35,9 +35,12 @@ class _Plain:
         """Add ``count``; the line is redrawn at most every `_PAUSE` seconds."""
         self.done += count
         now = time.monotonic()
-        if now - self.shown < _PAUSE and self.done < self.total:
+        if now - self.shown < _PAUSE and (self.total is None or self.done < self.total):
             return
         self.shown = now
+        if self.total is None:
+            self._write(f"{self.label}: {self.done}{self.unit}")
+            return
         left = (now - self.start) / max(self.done, 1) * (self.total - self.done)
         minutes, seconds = divmod(round(left), 60)
         line = f"{self.label}: {self.done}/{self.total}{self.unit}, {minutes}:{seconds:02d} left"
@@ -55,13 +58,13 @@ class _Plain:
         self.width = len(line)
 
 
-def progress_bar(total: int, label: str, unit: str, show: bool | None = None) -> Any:
+def progress_bar(total: int | None, label: str, unit: str, show: bool | None = None) -> Any:
     """Return a progress bar on stderr, with ``update(count)`` and ``close()``.
 
     Parameters
     ----------
     total
-        The count at which the work is done.
+        The count at which the work is done; None if nobody knows it.
     label, unit
         Shown before and after the count, as in ``"reading"`` and ``" tokens"``.
     show

@@ -44,7 +44,10 @@ nb_execution_timeout = 60
 nb_merge_streams = True
 
 #: The pages describe the adapters, whose frameworks need not be here to build them.
-autodoc_mock_imports = ["array_api_compat.torch", "flax", "jax", "torch", "transformers"]
+autodoc_mock_imports = [
+    "array_api_compat.torch", "flax", "jax", "safetensors", "sentence_transformers", "sklearn",
+    "torch", "transformers",
+]  # fmt: skip
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"  # numpydoc's Parameters say it in words
 autodoc_default_options = {"members": True}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from pathlib import Path
 
@@ -56,3 +57,17 @@ def byte_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "{% if add_generation_prompt %}assistant: {% endif %}"
     )
     return folder
+
+
+@pytest.fixture(scope="session")
+def word_tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The tagger of the documentation, which knows the label of each word in a list."""
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("safetensors")
+    file = Path(__file__).resolve().parents[1] / "docs" / "examples" / "word_tagger.py"
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return Path(module.write_tagger(tmp_path_factory.mktemp("word-tagger")))

@@ -33,11 +33,14 @@ SMALL = {
     "trace": "",
     "run": "--max-new-tokens 4",
     "chat": "--max-new-tokens 4",
+    "embed": "",
     "info": "",
+    "tag": "",
 }
 #: Checkpoints and texts of the reader's own; the test has small ones.
-CHECKPOINTS = ("model.gguf", "SmolLM2-135M")
-TEXTS = ("book.txt", "article.txt")
+CHECKPOINTS = ("model.gguf", "SmolLM2-135M", "all-MiniLM-L6-v2")
+TAGGER = "ner-model"
+TEXTS = ("book.txt", "article.txt", "letters/first.txt")
 #: Commands of the package whose arguments are parsed but which are not run, and why.
 NOT_RUN = {
     "attendre bench": "takes minutes; tests/test_speed.py runs single rows",
@@ -85,19 +88,26 @@ def test_command_of_the_package(
         return
     if "--backend" in arguments:
         pytest.importorskip(arguments[arguments.index("--backend") + 1])
+    (tmp_path / "letters").mkdir()
     for text in TEXTS:
-        (tmp_path / text).write_text("The memory forgot what nobody had asked for. " * 20)
+        (tmp_path / text).write_text("The memory forgot what Ada Lovelace had asked for. " * 20)
+    (tmp_path / "docs").mkdir()
+    (tmp_path / "docs" / "first.txt").write_text("Nobody had asked.")
+    (tmp_path / "articles.ndjson").write_text('{"body": "The memory forgot."}\n')
     page = (ROOT / "docs/guides/evaluating.md").read_text(encoding="utf-8")
     (tmp_path / "mine.jsonl").write_text(page.partition("```json\n")[2].partition("```")[0])
     if any(path in arguments for path in CHECKPOINTS):
         folder = str(request.getfixturevalue("byte_llama"))
         arguments = [folder if word in CHECKPOINTS else word for word in arguments]
+    if TAGGER in arguments:
+        folder = str(request.getfixturevalue("word_tagger"))
+        arguments = [folder if word == TAGGER else word for word in arguments]
     if "my_module:MyPolicy" in command:
         source = (ROOT / "docs/examples/policies.py").read_text(encoding="utf-8")
         (tmp_path / "my_module.py").write_text(f"{source}\nMyPolicy = ValueNorm\n")
         monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "stdin", io.StringIO("Who forgot?\n"))
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Who forgot Ada?\n"))
     (small,) = (SMALL[known] for known in SMALL if command.startswith(f"attendre {known}"))
     assert main([name, *arguments, *shlex.split(small)]) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()

@@ -32,12 +32,14 @@ TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 #: A page whose examples import one of these is skipped where it is not installed.
 LIBRARIES = (
     "array_api_strict", "torch", "transformers", "accelerate", "peft", "jax", "flax", "matplotlib",
+    "sentence_transformers", "sklearn", "tokenizers",
 )  # fmt: skip
-#: Packages of others that are compared with ours: a block that imports one is left out where its
-#: requirements are not met.
-PEERS = ("attention_sinks", "kvpress", "streaming_llm")
+#: Packages of others that the shared environments lack: a block that imports one is left out where
+#: its requirements are not met.
+PEERS = ("attention_sinks", "kvpress", "ray", "streaming_llm")
 #: What the examples call a checkpoint of the reader's own.
 CHECKPOINT = "path/to/checkpoint"
+TAGGER = "path/to/ner-model"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 _UNTRAINED = "a causal layer without training attends evenly, so late tokens of a chunk score low"
 FROZEN = {"docs/guides/jax.md": _UNTRAINED}
@@ -117,6 +119,8 @@ def test_examples_of_a_page_run(
     text = page.read_text(encoding="utf-8")
     if CHECKPOINT in text:
         shutil.copytree(request.getfixturevalue("byte_llama"), tmp_path / CHECKPOINT)
+    if TAGGER in text:
+        shutil.copytree(request.getfixturevalue("word_tagger"), tmp_path / TAGGER)
     namespace: dict[str, Any] = {"__name__": "__main__"}
     frozen: dict[str, float] = {}
     for block in BLOCK.finditer(text):

@@ -22,7 +22,7 @@ ADAPTERS = {name: ROOT / "backends" / name for name in ("attendre_torch", "atten
 #: may import each other in one direction.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "tree", "lazy", "progress", "arguments"),
-    ("backend",),
+    ("backend", "journal"),
     ("ops",),
     ("checks",),
     ("eager", "numba_kernels"),
@@ -39,6 +39,8 @@ FLOORS: tuple[tuple[str, ...], ...] = (
     ("presets",),
     ("modules",),
     ("zoo",),
+    ("corpus",),
+    ("integrations",),
     ("evaluation",),
     ("speed",),
     ("cli",),

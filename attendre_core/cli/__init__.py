@@ -9,14 +9,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attendre_core.cli import bench, chat, demo, info, run, tag, trace
+from attendre_core.cli import bench, chat, demo, embed, info, run, tag, trace
 from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
 from attendre_core.errors import CheckpointError, ConfigError, StateError
 
 __all__ = ["main"]
 
-_COMMANDS = (demo, run, chat, tag, evaluation, trace, bench, info)
+_COMMANDS = (demo, run, chat, tag, embed, evaluation, trace, bench, info)
 #: Exit codes as shells report them after Ctrl-C, and after the reader of a pipe closed it.
 _INTERRUPTED, _BROKEN_PIPE = 130, 141
 

@@ -29,21 +29,22 @@ class Wanted(NamedTuple):
 
 def names_of(texts: Sequence[str]) -> list[Wanted]:
     """Parse the names of memories and controls."""
-    from attendre_core.evaluation.controls import CONTROLS, label_of, split_oracle
+    from attendre_core.evaluation.controls import CONTROLS, PIECEWISE, label_of, split_oracle
 
     for text in texts:
         label_of(text)  # Raises for options that do not apply.
     split = (split_oracle(text) for text in texts)
-    return [Wanted(parse(bounded, CONTROLS), oracle) for bounded, oracle in split]
+    known = (*CONTROLS, *PIECEWISE)
+    return [Wanted(parse(bounded, known), oracle) for bounded, oracle in split]
 
 
 def is_control(wanted: Wanted) -> bool:
     """Whether a name is just that of a control, to be measured at every size."""
-    from attendre_core.evaluation.controls import CONTROLS
+    from attendre_core.evaluation.controls import CONTROLS, PIECEWISE
 
     parsed, oracle = wanted
     bare = not oracle and not parsed.options and parsed.size is None
-    return bare and parsed.name in CONTROLS
+    return bare and parsed.name in (*CONTROLS, *PIECEWISE)
 
 
 def cells_for(

@@ -20,7 +20,7 @@ DEFAULTS: dict[str, Any] = {
     "data": "", "evidence": None, "limit": None, "context_tokens": None, "depth": None, "gold": 1,
     "keys": None, "new_tokens": None, "question": None, "streams": 1, "skip": 0,
     "reading": "look-ahead", "answers": "repeat", "seed": 0, "template": None, "chat": False,
-    "temperature": 0.0,
+    "temperature": 0.0, "piece": None,
 }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ class TaskOptions(NamedTuple):
     make: Callable[[argparse.Namespace, int], Task]
     uses: tuple[str, ...]
     chunk: int = 128
-    top_k: int = 128
+    top_k: int | None = 128
     needs: str = ""
 
 
@@ -67,8 +67,10 @@ def add_task(parser: Parser) -> None:
     add("--depth", "place of the answer, 0 (start) to 1 (end) (anywhere)", metavar="SHARE",
         type=float)  # fmt: skip
     add("--gold", "triviaqa: passages with the answer in a built context (1)", **count)
-    add("--keys", "multi-key: records per context (40; 4 among small talk)", metavar="COUNT",
-        type=whole_number(2))  # fmt: skip
+    add("--keys", "multi-key: records per context (40; 4 among small talk); retrieval, pass-keys: "
+        "queries per document (4, 8)", metavar="COUNT", type=whole_number(2))  # fmt: skip
+    add("--piece", "retrieval, pass-keys: tokens of a piece, for what reads piece by piece (what "
+        "the model was trained on)", metavar="COUNT", type=whole_number(8))  # fmt: skip
     add("--new-tokens", "tokens to generate; 0 measures only the answer's likelihood (16; kv: 48,"
         " multi-turn: 24, continuation: 128)",
         metavar="COUNT", type=any_number)  # fmt: skip
@@ -233,6 +235,28 @@ def _embedding(arguments: argparse.Namespace, chunk: int) -> Task:
     )  # fmt: skip
 
 
+def _finding(task: type[Any], arguments: argparse.Namespace) -> Task:
+    usual = task()
+    made: Task = task(
+        data=arguments.data, limit=arguments.limit or usual.limit,
+        tokens=arguments.context_tokens or usual.tokens, each=arguments.keys or usual.each,
+        window=arguments.piece, seed=arguments.seed,
+    )  # fmt: skip
+    return made
+
+
+def _retrieval(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import Retrieval
+
+    return _finding(Retrieval, arguments)
+
+
+def _pass_keys(arguments: argparse.Namespace, chunk: int) -> Task:
+    from attendre_core.evaluation.tasks import PassKeys
+
+    return _finding(PassKeys, arguments)
+
+
 def _continuation(arguments: argparse.Namespace, chunk: int) -> Task:
     from attendre_core.evaluation.tasks import Continuation
 
@@ -271,6 +295,7 @@ def _option(name: str) -> str:
 
 _ANSWERING = ("limit", "new_tokens", "depth", "seed", "question")
 _HIDING = ("data", "context_tokens", *_ANSWERING)
+_FINDING = ("data", "context_tokens", "limit", "keys", "piece", "seed")
 _COUNTING = ("limit", "new_tokens", "seed", "question", "context_tokens")
 TASKS = {
     "triviaqa": TaskOptions(
@@ -326,6 +351,14 @@ TASKS = {
     "embedding": TaskOptions(
         "compare an encoder's embeddings with those of full attention", _embedding,
         ("data", "context_tokens", "limit", "skip"), needs="a text file",
+    ),
+    "retrieval": TaskOptions(
+        "find the long document that answers a question, by embeddings", _retrieval, _FINDING,
+        needs="the questions (an official file, or JSON lines)", top_k=None,
+    ),
+    "pass-keys": TaskOptions(
+        "find the long document in which a pass key is hidden, by embeddings", _pass_keys,
+        _FINDING, top_k=None,
     ),
     "synthetic": TaskOptions(
         "the reading tasks of attendre demo", _synthetic, ("limit", "reading", "answers", "seed"),

@@ -13,17 +13,27 @@ from typing import Any, Literal
 from attendre_core.errors import ConfigError
 from attendre_core.presets import MemoryConfig, canonical, parse, preset
 
-__all__ = ["CONTROLS", "ORACLE", "SIZELESS", "System", "label_of", "split_oracle", "system"]
+__all__ = [
+    "CONTROLS", "ORACLE", "PIECEWISE", "SIZELESS", "System", "label_of", "split_oracle", "system",
+]  # fmt: skip
 
-#: Controls whose memory has no size to vary, and the part of the input that each of them reads.
-_READS: dict[str, Literal["all", "last", "question"]] = {
+#: The part of an input that is read: pieces are those of `attendre_core.evaluation.piecewise`.
+Reads = Literal["all", "last", "question", "first-piece", "pieces", "half-overlap", "windows"]
+#: Controls whose memory has no size to vary, and what each of them reads.
+_READS: dict[str, Reads] = {
     "full": "all",
     "no-memory": "last",
     "closed-book": "question",
+    "truncated": "first-piece",
+    "pieces": "pieces",
+    "overlapping-pieces": "half-overlap",
+    "windows": "windows",
 }
 SIZELESS = tuple(_READS)
-#: All controls; ``first-M`` and ``random`` are presets.
-CONTROLS = (*SIZELESS, "first-M", "random", "pinned")
+#: What people do with an encoder and a long text; only tasks for encoders have these.
+PIECEWISE = SIZELESS[3:]
+#: All other controls; ``first-M`` and ``random`` are presets.
+CONTROLS = (*SIZELESS[:3], "first-M", "random", "pinned")
 _OURS = (*SIZELESS, "pinned")
 #: At the end of a name: everything is read with full attention before M entries are kept.
 ORACLE = "+oracle"
@@ -41,7 +51,8 @@ class System:
     memory
         The memories of all layers.
     reads
-        ``"all"``, ``"last"`` (only the last chunk), or ``"question"`` (no context at all).
+        ``"all"``, ``"last"`` (only the last chunk), ``"question"`` (no context at all), or how an
+        encoder reads piece by piece.
     whole
         True for full attention over what is read: nothing is ever evicted.
     oracle
@@ -51,7 +62,7 @@ class System:
 
     name: str
     memory: MemoryConfig
-    reads: Literal["all", "last", "question"] = "all"
+    reads: Reads = "all"
     whole: bool = False
     oracle: bool = False
 
@@ -107,8 +118,9 @@ def system(
         ``"LRA-sum+softmax+c=0"``, ``"attendre"``. Or a control: ``"full"`` attention,
         ``"no-memory"`` (only the last chunk is read), ``"closed-book"`` (only the question),
         ``"first-M"`` (the first M entries stay forever), ``"random"`` (a random sample of
-        everything read), ``"pinned"`` (FIFO that never evicts the question). With ``+oracle``,
-        everything is read with full attention before M entries are kept.
+        everything read), ``"pinned"`` (FIFO that never evicts the question). Or a name of
+        `PIECEWISE`, for encoders. With ``+oracle``, everything is read with full attention before
+        M entries are kept.
     kv_size, q_size, chunk
         M, N and S.
     top_k

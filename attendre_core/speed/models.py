@@ -1,4 +1,4 @@
-"""Rows 8, 9 and 12: a real model, end to end, against FIFO, transformers, kvpress, llama.cpp."""
+"""Rows 8, 9, 12, 13: whole models, against FIFO, transformers, kvpress, llama.cpp, pieces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from attendre_core.speed.figures import Figure, Target, skipped
 
-__all__ = ["cache_rows", "model_rows", "preset_rows"]
+__all__ = ["cache_rows", "embedding_rows", "model_rows", "preset_rows"]
 
 _MODEL = "SmolLM2-135M, M=1024, S=128, attendre-causal"
 _NAME = f"torch: {_MODEL}"
@@ -21,6 +21,14 @@ _READ_LLAMA = (8, f"{_NAME}: prefill of 4k ÷ llama.cpp, same file", Target("at 
 _WRITE_LLAMA = (9, f"{_NAME}: tokens per second ÷ llama.cpp", Target("at least", 1.0))
 _OWN = (12, f"{_CACHED} 8k ÷ our own run", Target("at most", 1.15))
 _OTHER = (12, f"{_CACHED} 8k ÷ transformers with full attention", Target("at most", 0.8))
+_ENCODER = "torch: embedding with a BERT of MiniLM's sizes, M=512, N=256:"
+_EMBED_4K = (13, f"{_ENCODER} 4k tokens ÷ transformers with full attention", Target("at most", 1.0))
+_EMBED_16K = (
+    13, f"{_ENCODER} 16k tokens ÷ transformers with full attention", Target("at most", 0.5),
+)  # fmt: skip
+_EMBED_PIECES = (
+    13, f"{_ENCODER} 4k tokens ÷ pieces of 512 overlapping by half", Target("at most", 1.3),
+)  # fmt: skip
 #: How far off the estimate is: one after the other, quick mode gave 0.35, all 16,384 tokens 0.55.
 _ESTIMATE = (
     "a rough estimate, too low: full attention extrapolated from 1,024 and 3,072 tokens, ours "
@@ -106,3 +114,21 @@ def cache_rows(quick: bool) -> Iterator[Figure]:
         yield skipped(*_OTHER, "only 2,048 tokens were read: run it without --quick")
     else:
         yield Figure(*_OTHER, full)
+
+
+def embedding_rows(quick: bool) -> Iterator[Figure]:
+    """Measure embeddings of long documents."""
+    try:
+        from attendre_core.speed.torch_encoders import Encoders
+    except ImportError as error:
+        for row in (_EMBED_4K, _EMBED_16K, _EMBED_PIECES):
+            how = "pip install transformers"
+            yield skipped(*row, f"{error.name or error} is not installed: {how}")
+        return
+    encoders = Encoders(4096 if quick else 16_384)
+    yield Figure(*_EMBED_4K, encoders.against_full(4096, 1 if quick else 3))
+    if quick:
+        yield skipped(*_EMBED_16K, "only 4,096 tokens were read: run it without --quick")
+    else:
+        yield Figure(*_EMBED_16K, encoders.against_full(16_384, 1))
+    yield Figure(*_EMBED_PIECES, encoders.against_pieces(4096, 3 if quick else 5))

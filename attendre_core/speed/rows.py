@@ -53,6 +53,7 @@ def _parts_of_one(library: Backend, references: Any, quick: bool) -> list[Part]:
         ((10,), partial(streams.peer_rows, library, repeats)),
         ((11,), partial(streams.encoding_rows, library, references, length)),
         ((12,), partial(models.cache_rows, quick)),
+        ((13,), partial(models.embedding_rows, quick)),
     ]
     plain: list[tuple[tuple[int, ...], Callable[[], Iterator[Figure]]]] = [
         ((3, 4) if library.name == "jax" else (1, 4), partial(steps.step_rows, *shared)),

@@ -16,7 +16,7 @@ from attendre_core.zoo.model import Model
 from attendre_core.zoo.spans import Aggregation
 from attendre_core.zoo.tagger import Tagger
 
-__all__ = ["Classification", "Classifier", "pipeline"]
+__all__ = ["Classification", "Classifier", "Embedder", "pipeline"]
 
 
 class Classification(NamedTuple):
@@ -56,7 +56,7 @@ class Classifier:
     @overload
     def __call__(self, texts: str) -> Classification: ...
     @overload
-    def __call__(self, texts: Sequence[str]) -> list[Classification]: ...
+    def __call__(self, texts: list[str] | tuple[str, ...]) -> list[Classification]: ...
 
     def __call__(self, texts: Any) -> Any:
         """Return the label of a text, or of each text of a list."""
@@ -77,12 +77,34 @@ class Classifier:
         ]
 
 
+class Embedder:
+    """Makes a vector of each text; `pipeline` makes one.
+
+    Parameters
+    ----------
+    model
+        With a tokenizer.
+    """
+
+    def __init__(self, model: Model) -> None:
+        model.require_tokenizer("embed")
+        self.model = model
+
+    def __repr__(self) -> str:
+        return f"Embedder({self.model!r})"
+
+    def __call__(self, texts: str | Sequence[str], **options: Any) -> Any:
+        """Return what `Model.embed` returns, with its options."""
+        return self.model.embed(texts, **options)
+
+
 #: Names of tasks, with those that transformers uses as well.
 _TASKS = {
     "token-classification": "token-classification",
     "ner": "token-classification",
     "text-classification": "text-classification",
     "sentiment-analysis": "text-classification",
+    "feature-extraction": "feature-extraction",
 }
 
 
@@ -91,7 +113,7 @@ def pipeline(
     task: Literal["token-classification", "ner"],
     model: str | Path | Model,
     memory: MemoryConfig | str | int | None = None,
-    backend: str | Backend = "numpy",
+    backend: str | Backend | None = None,
     *,
     aggregation: Aggregation = "first",
     **options: Any,
@@ -101,9 +123,17 @@ def pipeline(
     task: Literal["text-classification", "sentiment-analysis"],
     model: str | Path | Model,
     memory: MemoryConfig | str | int | None = None,
-    backend: str | Backend = "numpy",
+    backend: str | Backend | None = None,
     **options: Any,
 ) -> Classifier: ...
+@overload
+def pipeline(
+    task: Literal["feature-extraction"],
+    model: str | Path | Model,
+    memory: MemoryConfig | str | int | None = None,
+    backend: str | Backend | None = None,
+    **options: Any,
+) -> Embedder: ...
 @overload
 def pipeline(task: str, model: str | Path | Model, *given: Any, **options: Any) -> Any: ...
 
@@ -112,7 +142,7 @@ def pipeline(
     task: str,
     model: str | Path | Model,
     memory: MemoryConfig | str | int | None = None,
-    backend: str | Backend = "numpy",
+    backend: str | Backend | None = None,
     *,
     aggregation: Aggregation | None = None,
     **options: Any,
@@ -124,13 +154,14 @@ def pipeline(
     task
         ``"token-classification"`` or ``"ner"``: a `Tagger`, which finds spans such as names, also
         in streams. ``"text-classification"`` or ``"sentiment-analysis"``: a `Classifier`.
+        ``"feature-extraction"``: an `Embedder`, which calls `Model.embed`.
     model
         A checkpoint, as in `load`, or a `Model`.
     memory
         As in `load`: ``512`` or ``"attendre:512"`` for texts without end; None: full attention, as
         transformers has it.
     backend
-        ``"numpy"``, ``"torch"``, ``"jax"`` or another one.
+        ``"numpy"`` by default, ``"torch"``, ``"jax"`` or another one.
     aggregation
         For token classification: how tokens become words, ``"first"`` or ``"simple"``; see
         `Tagger`.
@@ -144,7 +175,8 @@ def pipeline(
     Traceback (most recent call last):
         ...
     attendre_core.errors.ConfigError: pipeline: the task 'fill-mask' is not known, expected one \
-of token-classification, ner, text-classification, sentiment-analysis.
+of token-classification, ner, text-classification, sentiment-analysis, \
+feature-extraction.
     """
     found = _TASKS.get(task)
     if found is None:
@@ -156,8 +188,10 @@ of token-classification, ner, text-classification, sentiment-analysis.
             f"pipeline: aggregation is for token classification, but the task is {task!r}. Leave "
             "it out."
         )
+    if backend is not None:
+        options["backend"] = backend
     if not isinstance(model, Model):
-        model = load(model, memory=memory, backend=backend, **options)
+        model = load(model, memory=memory, **options)
     elif options:
         raise ConfigError(
             f"pipeline: {', '.join(options)} is for a checkpoint, but the model is loaded already. "
@@ -167,4 +201,4 @@ of token-classification, ner, text-classification, sentiment-analysis.
         model = model.with_memory(memory)
     if found == "token-classification":
         return Tagger(model, aggregation or "first")
-    return Classifier(model)
+    return Classifier(model) if found == "text-classification" else Embedder(model)

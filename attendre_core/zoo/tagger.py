@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, get_args, overload
 
 import numpy as np
@@ -95,7 +95,7 @@ class Tagger:
     @overload
     def __call__(self, texts: str | bytes) -> list[Span]: ...
     @overload
-    def __call__(self, texts: Sequence[str | bytes]) -> list[list[Span]]: ...
+    def __call__(self, texts: list[str] | list[bytes] | tuple[str, ...]) -> list[list[Span]]: ...
 
     def __call__(self, texts: Any) -> Any:
         """Return the spans of a text, or of each text of a list."""

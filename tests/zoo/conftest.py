@@ -169,20 +169,6 @@ def chat_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="session")
-def word_tagger(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tagger of the documentation, which knows the label of each word in a list."""
-    pytest.importorskip("tokenizers")
-    pytest.importorskip("safetensors")
-    file = Path(__file__).resolve().parents[2] / "docs" / "examples" / "word_tagger.py"
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return Path(module.write_tagger(tmp_path_factory.mktemp("word-tagger")))
-
-
 @pytest.fixture
 def made_up(tmp_path: Path) -> Callable[..., Path]:
     """Write a folder with random weights for a configuration, without transformers."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -230,3 +232,16 @@ class TestMistakes:
         (tmp_path / "a.txt").chmod(0)
         assert main(["tag", "--model", str(word_tagger), str(tmp_path / "a.txt")]) == 2
         assert "cannot be read" in capsys.readouterr().err
+
+
+def test_the_guide_prints_what_it_says(word_tagger, tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "tagging.md").read_text("utf-8")
+    (tmp_path / "path" / "to").mkdir(parents=True)
+    (tmp_path / "path" / "to" / "ner-model").symlink_to(word_tagger)
+    monkeypatch.chdir(tmp_path)
+    exec("\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL)), {})
+    printed = capsys.readouterr().out
+    shown = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert len(shown) == 2
+    for text in shown:
+        assert text in printed, printed

@@ -1,15 +1,9 @@
-"""Results on disk: JSON lines of one model and one task that survive a killed process.
-
-The first line says what was measured; every other line is one item of one cell. Batches of whole
-lines are appended, and an incomplete last line is removed when the file is opened again.
-"""
+"""Results on disk: a journal of one model and one task, a line for each item of each cell."""
 
 from __future__ import annotations
 
 import json
 import math
-import os
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -20,12 +14,17 @@ import numpy as np
 from attendre_core.errors import StateError
 from attendre_core.evaluation.sweep.cells import Cell
 from attendre_core.evaluation.tasks.task import Score, Scores
+from attendre_core.journal import Journal, Words
 
 __all__ = ["Measured", "ResultStore", "read_results"]
 
 _FORMAT = 1
-#: Windows would otherwise translate line ends.
-_BINARY = getattr(os, "O_BINARY", 0)
+_WORDS = Words(
+    mark="attendre-eval",
+    where="results",
+    elsewhere="Give another folder with --out",
+    same="more policies, sizes and items can be added, other settings cannot.",
+)
 
 
 class Measured(NamedTuple):
@@ -77,21 +76,14 @@ class ResultStore:
         self.path = path
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
         self._cells: dict[Cell, dict[str, Score]] = {}
-        self._file = -1
+        self._journal: Journal | None = None
         if path is None:
             return
+        self._journal = Journal(path, identity, _WORDS)
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
-        except OSError as error:
-            raise StateError(
-                f"results: {path} cannot be written ({error.strerror}). Give another folder with "
-                "--out."
-            ) from error
-        try:
-            self._lock(path)
-            self._open(path)
+            self._cells = {each.cell: each.scores for each in read_results(path)[1]}
         except BaseException:
-            os.close(self._file)
+            self._journal.close()
             raise
 
     def __enter__(self) -> ResultStore:
@@ -103,9 +95,8 @@ class ResultStore:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1
+        if self._journal is not None:
+            self._journal.close()
 
     def done(self, cell: Cell) -> set[str]:
         """Return the names of the items that have been measured in a cell."""
@@ -119,69 +110,11 @@ class ResultStore:
     def append(self, cell: Cell, scores: Scores) -> None:
         """Add the scores of items of a cell; they are on disk when this returns."""
         rounded = {name: _rounded(score) for name, score in scores}
-        if self._file >= 0:
-            self._write(
-                json.dumps({**cell._asdict(), "item": name, **score})
-                for name, score in rounded.items()
+        if self._journal is not None:
+            self._journal.append(
+                {**cell._asdict(), "item": name, **score} for name, score in rounded.items()
             )
         self._cells.setdefault(cell, {}).update(rounded)
-
-    # ---------------------------------------------------------------- private
-
-    def _write(self, lines: Iterable[str]) -> None:
-        text = "".join(line + "\n" for line in lines).encode()
-        try:
-            while text:
-                text = text[os.write(self._file, text) :]
-            os.fsync(self._file)
-        except OSError as error:
-            raise StateError(
-                f"results: {self.path} cannot be written any more ({error.strerror}). Earlier "
-                "results are safe: free some space, and the same command continues from them."
-            ) from error
-
-    def _lock(self, path: Path) -> None:
-        """Refuse a file that another process is writing; the lock ends with the process."""
-        try:
-            import fcntl
-        except ModuleNotFoundError:  # Windows has no such locks
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise StateError(
-                f"results: {path} is being written by another process. Wait for it, or give "
-                "another folder with --out."
-            ) from error
-
-    def _open(self, path: Path) -> None:
-        text = path.read_bytes()
-        whole = text.rfind(b"\n") + 1
-        first = json.dumps({"attendre-eval": _FORMAT, **self.identity})
-        # A process that was killed at once leaves the beginning of the first line.
-        begun = f"{first}\n".encode().startswith(text)
-        if not begun:
-            # Nothing is written to a file before it is known to be ours.
-            identity, measured = read_results(path)
-            self._compare(identity)
-            self._cells = {each.cell: each.scores for each in measured}
-        if whole < len(text):
-            os.ftruncate(self._file, whole)
-        if not whole:
-            self._write([first])
-
-    def _compare(self, stored: dict[str, Any]) -> None:
-        differs = [
-            f"{name} {stored.get(name)!r}, now {self.identity.get(name)!r}"
-            for name in {**stored, **self.identity}
-            if stored.get(name) != self.identity.get(name)
-        ]
-        if differs:
-            raise StateError(
-                f"results: {self.path} holds results with other settings: "
-                f"{'; '.join(differs)[:600]}. Give another folder with --out, or the same "
-                "settings; more policies, sizes and items can be added, other settings cannot."
-            )
 
 
 def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:

@@ -5,6 +5,7 @@ from attendre_core.evaluation.tasks.continuation import Continuation
 from attendre_core.evaluation.tasks.counting_words import CommonWords, FrequentWords
 from attendre_core.evaluation.tasks.document import Document
 from attendre_core.evaluation.tasks.embedding import Embedding
+from attendre_core.evaluation.tasks.finding import PassKeys, Retrieval
 from attendre_core.evaluation.tasks.haystack import (
     HiddenKeys,
     HiddenQueries,
@@ -44,8 +45,10 @@ __all__ = [
     "MultiTurn",
     "Needle",
     "OwnQuestions",
+    "PassKeys",
     "PastOnly",
     "Perplexity",
+    "Retrieval",
     "SyntheticTask",
     "Task",
     "TriviaQA",

@@ -1,0 +1,99 @@
+"""Write what encoders were measured on into the guide: run it as a script, without arguments.
+
+Each table is between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``, and comes
+from the file NAME.jsonl in ``encoders`` beside this file: scores of queries or documents, none of
+their texts. A test compares both.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from attendre_core.evaluation.controls import label_of
+from attendre_core.evaluation.intervals import ENOUGH, difference, mean
+from attendre_core.evaluation.sweep import Measured, Table, read_results
+from attendre_core.evaluation.sweep.summary import cost_of
+
+HERE = Path(__file__).parent
+PAGE = HERE.parent / "guides" / "encoders.md"
+BLOCK = re.compile(r"(<!-- begin ([\w.-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
+BASELINE = "pieces"
+MINUS = "\N{MINUS SIGN}"
+
+
+def example() -> ModuleType:
+    """Return the example that trains a tagger."""
+    name = "far_entities"
+    spec = importlib.util.spec_from_file_location(name, HERE.parent / "examples" / f"{name}.py")
+    if spec is None or spec.loader is None:
+        raise FileNotFoundError(name)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def entities() -> str:
+    """Return the table of the tagging task."""
+    lines = (HERE / "encoders" / "entities.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    text: str = example().table({one["system"]: one["documents"] for one in records})
+    return text
+
+
+def finding(name: str) -> str:
+    """Return the table of a task of finding documents."""
+    _, measured = read_results(HERE / "encoders" / f"{name}.jsonl")
+    base = next(one for one in measured if one.cell.policy == BASELINE)
+    rows, strong = [], set()
+    for number, one in enumerate(measured):
+        cells = [_name(one), str(len(one.scores))]
+        for metric in ("ndcg", "ndcg_best"):
+            own, other = (list(m.column(metric).values()) for m in (one, base))
+            value, gap = mean(own), difference(own, other)
+            cells.append(f"{value.value:.2f} ({value.low:.2f} to {value.high:.2f})")
+            if one is base:
+                cells.append("")
+                continue
+            if gap.excludes_zero and len(own) >= ENOUGH:
+                strong.add((number, len(cells)))
+            cells.append(_signed(gap.value, gap.low, gap.high))
+        cells += [f"{one.mean('bytes') / 2**20:.1f}", f"{cost_of(one, base):.2f}"]
+        rows.append(cells)
+    head = ["system", "n", "one vector", f"{MINUS} pieces", "best piece", f"{MINUS} pieces"]
+    return Table([*head, "MiB", "cost"], rows, frozenset(strong)).markdown()
+
+
+def _name(one: Measured) -> str:
+    waits = f", N = {one.cell.q}" if one.cell.q else ""
+    size = f", M = {one.cell.kv}{waits}" if one.cell.kv else ""
+    return f"{label_of(one.cell.policy)}{size}"
+
+
+def _signed(*numbers: float) -> str:
+    value, low, high = (f"{number:+.2f}".replace("-", MINUS) for number in numbers)
+    return f"{value} ({low} to {high})"
+
+
+def table(name: str) -> str:
+    """Return the table of a block."""
+    return entities() if name == "entities" else finding(name)
+
+
+def written(text: str) -> str:
+    """Return the page with all its tables as the records say."""
+    return BLOCK.sub(lambda match: f"{match[1]}\n{table(match[2])}\n\n{match[3]}", text)
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
