@@ -263,9 +263,10 @@ class Model:
             Whether vectors are brought to length one. None: what those files say if ``pooling``
             is None, too; otherwise not.
         spans
-            Positions ``(start, end)``, ``end`` exclusive, in a list for one document, or a list
-            of such lists: the vector of each is pooled from the states that its tokens have in
-            the whole document (late chunking). Spans may overlap.
+            ``(start, end)``, ``end`` exclusive, in a list for one document, or a list of such
+            lists: the vector of each is pooled from the states that its tokens have in the whole
+            document (late chunking). They count characters of a text, and the tokens that touch
+            them belong to the span; of token ids, they count tokens. Spans may overlap.
         batch_size
             Documents that are read at a time, each with its own memories.
         progress

@@ -19,8 +19,9 @@ from attendre_core.backend import Array
 from attendre_core.checks import dtype_named
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
-from attendre_core.zoo.embedding import Ids, pooled_rows, tokens_of
+from attendre_core.zoo.embedding import pooled_rows
 from attendre_core.zoo.heads import head_programs, required
+from attendre_core.zoo.spans_of_tokens import Ids, tokens_of
 from attendre_core.zoo.tokenizers.around import PairFrame, around_pair
 from attendre_core.zoo.tokens import is_single
 
