@@ -8,12 +8,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from attendre_core import checks
 from attendre_core.backend import Array, wide
@@ -23,19 +22,16 @@ from attendre_core.zoo.full_attention import Whole
 from attendre_core.zoo.memories import keeps_first
 from attendre_core.zoo.pooling import Recipe, SpanPool, normalized, pooling_named
 from attendre_core.zoo.reader import Hidden
-from attendre_core.zoo.tokens import is_single, rows_of
+from attendre_core.zoo.spans_of_tokens import Ids, Span, checked_spans, tokens_at, tokens_of
+from attendre_core.zoo.tokens import is_single
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["embed"]
+__all__ = ["embed", "pooled_rows"]
 
-#: Tokens of a document that are checked, and fed, at a time.
+#: Tokens of a document that are fed at a time.
 _PIECE = 4096
-
-Ids = NDArray[np.int32]
-#: Positions, the last exclusive.
-Span = tuple[int, int]
 
 
 def embed(
@@ -52,16 +48,20 @@ def embed(
     checks.whole_number(where, "batch_size", batch_size, least=1, hint="It counts documents.")
     pooling, normalize = _wanted(model, pooling, normalize, spans is not None)
     single = is_single(documents)
-    rows = [
-        _ids(model, f"{where}: document {number}", document)
-        for number, document in enumerate([documents] if single else documents)
-    ]
-    if not rows:
+    given = [documents] if single else list(documents)
+    if not given:
         return model.array(np.zeros((0, model.reading_part.dim), np.float32))
-    if spans is None:
-        wanted: list[list[Span]] = [[(0, len(row))] for row in rows]
-    else:
-        wanted = _checked([spans] if single else spans, rows)
+    own = [None] * len(given) if spans is None else _listed([spans] if single else spans, given)
+    rows, wanted = [], []
+    for number, (document, parts) in enumerate(zip(given, own, strict=True)):
+        name = f"{where}: document {number}"
+        if parts is not None and isinstance(document, str):
+            row, found = tokens_at(model, name, document, checked_spans(name, parts, document))
+        else:
+            row = tokens_of(model, name, document)
+            found = [(0, len(row))] if parts is None else checked_spans(name, parts, row)
+        rows.append(row)
+        wanted.append(found)
     order = sorted(range(len(rows)), key=lambda number: len(rows[number]), reverse=True)
     bar = progress_bar(sum(map(len, rows)), "embedding", " tokens", progress)
     vectors: dict[int, Array] = {}
@@ -110,81 +110,57 @@ def _wanted(
     return pooling, bool(normalize)
 
 
-def _ids(model: Model, where: str, document: Any) -> Ids:
-    """Return the tokens of a document, four bytes each."""
-    given = model.tokens(document) if isinstance(document, str) else document
-    if not isinstance(given, Sequence) and not hasattr(given, "tolist"):
-        rows_of(where, given, 0)  # refuses it with the reason
-    vocabulary = model.reading_part.vocabulary
-    pieces = []
-    for start in range(0, len(given), _PIECE):
-        rows = rows_of(where, given[start : start + _PIECE], vocabulary)
-        if len(rows) != 1 or not is_single(given):
-            raise ConfigError(f"{where}: this is a list of lists, expected a text or token ids.")
-        pieces.append(np.asarray(rows[0], dtype=np.int32))
-    if not pieces:
+def _listed(spans: Any, documents: list[Any]) -> list[Any]:
+    if not isinstance(spans, Sequence) or len(spans) != len(documents):
         raise ConfigError(
-            f"{where} has no tokens, expected at least one. Leave empty documents out."
+            f"Model.embed: spans has {len(spans) if isinstance(spans, Sequence) else 'no'} entries "
+            f"for {len(documents)} documents, expected a list of (start, end) for each."
         )
-    return np.concatenate(pieces)
-
-
-def _checked(spans: Any, rows: list[Ids]) -> list[list[Span]]:
-    """Return the spans of every document."""
-    where = "Model.embed"
-    if not isinstance(spans, Sequence) or len(spans) != len(rows):
-        raise ConfigError(
-            f"{where}: spans has {len(spans) if isinstance(spans, Sequence) else 'no'} entries for "
-            f"{len(rows)} documents, expected a list of (start, end) for each."
-        )
-    found = []
-    for number, (row, given) in enumerate(zip(rows, spans, strict=True)):
-        own = [tuple(span) if isinstance(span, (tuple, list)) else span for span in given]
-        for span in own:
-            whole = isinstance(span, tuple) and len(span) == 2
-            if not whole or not all(isinstance(x, (int, np.integer)) for x in span):
-                raise ConfigError(
-                    f"{where}: a span of document {number} is {span!r}, expected (start, end)."
-                )
-            if not 0 <= span[0] < span[1] <= len(row):
-                raise ConfigError(
-                    f"{where}: a span of document {number} is {span!r}, expected 0 <= start < end "
-                    f"<= {len(row)}, the number of its tokens."
-                )
-        if not own:
-            raise ConfigError(f"{where}: document {number} has no spans. Give it at least one.")
-        found.append([(int(first), int(stop)) for first, stop in own])
-    return found
+    return list(spans)
 
 
 def pooled_rows(
-    model: Model, pooling: str, rows: list[Ids], spans: list[list[Span]], bar: Any
+    model: Model,
+    pooling: str,
+    rows: list[Ids],
+    spans: list[list[Span]],
+    bar: Any,
+    through: Callable[[Array], Array] = lambda x: x,
 ) -> Array:
     """Read rows of different lengths and pool their spans, (rows, spans, dim).
 
     With a memory the vector of the first token, ``"cls"``, is what `Stream.first` returns.
+
+    Parameters
+    ----------
+    rows
+        Ids with types, as `typed_rows` writes them.
+    through
+        What hidden states go through before they are pooled.
     """
     pool = SpanPool(model, pooling, spans)
+    vocabulary = model.reading_part.vocabulary
     if at_once(model, max(map(len, rows))):
         whole = Whole(model, [row.tolist() for row in rows])
         xp = model.backend.xp
         position = xp.cumulative_sum(xp.astype(whole.valid, xp.int32), axis=1, dtype=xp.int32) - 1
-        pool.add(Hidden(whole.hidden, position, whole.valid))
+        pool.add(Hidden(through(whole.hidden), position, whole.valid))
         bar.update(sum(map(len, rows)))
         return pool.result()
     if pooling == "cls" and not keeps_first(model.reading_part, model.used_memory):
         model = model.with_memory(replace(model.memory, pin=(*model.memory.pin, (0, 1))))
     stream = model.stream(len(rows))
     for start in range(0, max(map(len, rows)), _PIECE):
-        pieces = [row[start : start + _PIECE].tolist() for row in rows]
-        for hidden in stream.read(pieces):
+        typed = [np.divmod(row[start : start + _PIECE], np.int32(vocabulary)) for row in rows]
+        pieces, types = [ids.tolist() for _, ids in typed], [kind.tolist() for kind, _ in typed]
+        for hidden in stream.read(pieces, types):
             if pooling != "cls":
-                pool.add(hidden)
+                pool.add(hidden._replace(x=through(hidden.x)))
         bar.update(sum(map(len, pieces)))
     if pooling == "cls":
-        return wide(stream.first())[:, None, :]
+        return wide(through(stream.first()[:, None, :]))
     for hidden in stream.finish():
-        pool.add(hidden)
+        pool.add(hidden._replace(x=through(hidden.x)))
     return pool.result()
 
 

@@ -95,8 +95,8 @@ def _labels(config: RawConfig, rows: int | None) -> tuple[str, ...]:
 
 @lru_cache(maxsize=32)
 def head_programs(library: str, head: Head) -> tuple[Callable[..., Array], Callable[..., Array]]:
-    """Return ``logits(params, x)`` and ``row(params, hidden, valid)``, compiled if that pays."""
-    return compiled(library, head.logits), compiled(library, head.row)
+    """Return ``logits(params, x)`` and ``poolable(params, x)``, compiled if that pays."""
+    return compiled(library, head.logits), compiled(library, head.poolable)
 
 
 def required(head: Head | None, where: str) -> Head:

@@ -27,6 +27,7 @@ from attendre_core.zoo.memories import shape_of, used_memory
 from attendre_core.zoo.overlapping import Overlapping
 from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.pooling import Recipe
+from attendre_core.zoo.sequences import rerank, sequence_logits
 from attendre_core.zoo.stream import Stream
 from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of, typed_rows
@@ -222,11 +223,13 @@ class Model:
         """
         head = required(self.head, "Model.classify")
         rows = self._rows("classify", tokens)
-        logits_of, row_of = head_programs(self.library, head)
+        if head.kind == "sequence":
+            part = self.reading_part
+            typed = typed_rows("Model.classify", rows, types, part.vocabulary, part.types)
+            return sequence_logits(self, [np.asarray(row, dtype=np.int32) for row in typed])
+        logits_of, _ = head_programs(self.library, head)
         hidden, xp = self._hidden(rows, "classify", types), self.backend.xp
         valid = self.array(padded(rows)[1])
-        if head.kind == "sequence":
-            return logits_of(self.params, row_of(self.params, hidden, valid))
         logits = logits_of(self.params, hidden)
         return xp.where(valid[:, :, None], logits, xp.zeros_like(logits))
 
@@ -260,9 +263,10 @@ class Model:
             Whether vectors are brought to length one. None: what those files say if ``pooling``
             is None, too; otherwise not.
         spans
-            Positions ``(start, end)``, ``end`` exclusive, in a list for one document, or a list
-            of such lists: the vector of each is pooled from the states that its tokens have in
-            the whole document (late chunking). Spans may overlap.
+            ``(start, end)``, ``end`` exclusive, in a list for one document, or a list of such
+            lists: the vector of each is pooled from the states that its tokens have in the whole
+            document (late chunking). They count characters of a text, and the tokens that touch
+            them belong to the span; of token ids, they count tokens. Spans may overlap.
         batch_size
             Documents that are read at a time, each with its own memories.
         progress
@@ -284,6 +288,36 @@ class Model:
         (2, 64)
         """
         return embed(self, documents, pooling, normalize, spans, batch_size, progress)
+
+    def rerank(
+        self, query: Any, documents: Any, *, batch_size: int = 8, progress: bool | None = False
+    ) -> Array:
+        """Return how well each document answers a query, as a cross-encoder judges it.
+
+        Query and document are read together, ``[CLS] query [SEP] document [SEP]`` with the types
+        that the tokenizer gives them. With a memory, the document may have any length: the
+        query is pinned, so that every part of the document meets it, and what the head reads
+        (`classify`) is pooled from all of the document. The query's own states depend on the
+        document, so each pair is read anew; documents are read in batches.
+
+        Parameters
+        ----------
+        query, documents
+            Texts. Or token ids, with all special tokens: those of the query up to where the
+            document begins, which are of type 0, and those of each document, of type 1.
+        batch_size
+            Documents that are read at a time.
+        progress
+            Whether to show a bar; None shows one on a terminal.
+
+        Returns
+        -------
+        array
+            (documents,): the logit of a head with one label, or of the second of two; of no
+            shape for a single document. Logits, higher is better: neither probabilities nor
+            comparable between models.
+        """
+        return rerank(self, query, documents, batch_size, progress)
 
     def logits(self, tokens: Any, decoder_tokens: Any = None) -> Array:
         """Return next-token logits for every position, (batch, length, vocabulary).

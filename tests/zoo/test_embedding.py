@@ -98,6 +98,21 @@ def test_every_backend_pools_alike(library):
           want.embed(documents[0], spans=spans))  # fmt: skip
 
 
+def test_spans_of_characters(tiny_folder, monkeypatch):
+    """A token of this model is a byte; ä has two of them, which both belong to it."""
+    model = at.load(tiny_folder, memory="MT+chunk=8:16")
+    text = "one two tr\u00e4e four"
+    ids = model.tokens(text)
+    assert len(ids) == len(text) + 1
+    got = model.embed(text, spans=[(0, 3), (10, 11), (11, 12), (8, 17)])
+    close(got, model.embed(ids, spans=[(0, 3), (10, 12), (12, 13), (8, 18)]))
+    monkeypatch.setattr("attendre_core.zoo.spans_of_tokens._SLICE", 5)
+    close(model.embed(text, spans=[(0, 3), (10, 11), (11, 12), (8, 17)]), got)
+    close(model.embed(text), model.embed(ids))
+    with pytest.raises(at.errors.ConfigError, match="<= 17, the number of its characters"):
+        model.embed(text, spans=[(0, 18)])
+
+
 # ---------------------------------------------------------------- the first token waits
 
 

@@ -46,6 +46,18 @@ class FastTokenizer:
         ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return [*self._before, *ids, *self._after] if special else ids
 
+    def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
+        """Return token ids and types of two texts, as the tokenizer's template joins them.
+
+        Without a template, as BERT does: ``[CLS] first [SEP] second [SEP]``.
+        """
+        if self._before or self._after:
+            head = [*self._before, *self.encode(first, special=False), *self._after]
+            tail = [*self.encode(second, special=False), *self._after]
+            return head + tail, [0] * len(head) + [1] * len(tail)
+        found = self._inner.encode(first, second)
+        return found.ids, found.type_ids
+
     def encode_with_offsets(self, text: str) -> Encoded:
         """Return token ids without special ones, and where each is in the text, in characters."""
         found = self._inner.encode(text, add_special_tokens=False)

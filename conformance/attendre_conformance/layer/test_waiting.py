@@ -17,7 +17,9 @@ from attendre_conformance.layer.running import (
     LayerRunner,
     assert_belongings,
     assert_in_order,
+    by_index,
     came_out,
+    everything,
 )
 from attendre_conformance.layer.texts import STREAM, texts
 from attendre_conformance.memory.running import kept
@@ -171,3 +173,37 @@ def test_queue_that_is_not_first_in_first_out(backend: Any, data: st.DataObject)
         restored = [got[n] for n in np.argsort(places, kind="stable")]
         assert restored == want, f"row {b}: sorted by position {restored}, expected {want}"
     assert_belongings(outputs, text, "scored queue")
+
+
+@law()
+@given(data=st.data())
+def test_marked_queries_wait_until_the_end(backend: Any, data: st.DataObject) -> None:
+    """What the Q memory's policy keeps attends when all is read, to all that is held.
+
+    With M of the length of the input that is full attention, though N is small. The first query
+    of each row waits under `AttentionSink`, any query under a policy that ranks by scores; the
+    marked ones count in N. Specification, reading 27.
+    """
+    by_score = data.draw(st.booleans(), label="marked by scores")
+    text = data.draw(texts(STREAM, exact=False), label="text")
+    policy = at.LFA(decay=0.0) if by_score else at.AttentionSink(sinks=1)
+    layer = at.AttendreLayer(at.KeyValueMemory(13, at.LFA()), at.DataOnlyMemory(4, policy))
+    marked = np.zeros((STREAM.batch, STREAM.length), dtype=np.float32)
+    for b, valid in enumerate(text.valid):
+        places = np.nonzero(valid)[0].tolist()
+        count = data.draw(st.integers(0, 2), label="marked") if by_score else 1
+        shuffled = data.draw(st.permutations(places), label="places") if by_score else places
+        marked[b, shuffled[:count]] = 1
+    text = replace(text, query_score=marked)
+    runner = LayerRunner(backend, layer)
+    state, outputs = runner.read(text, STREAM.seq)
+    _, rest = runner.finish(state, STREAM.heads)
+    want, got = everything(layer, text), by_index([rest], STREAM.length)
+    for b, valid in enumerate(text.valid):
+        late = rest.metadata["index"][b][rest.valid[b]].tolist()
+        chosen = np.nonzero(marked[b])[0].tolist()
+        assert set(chosen) <= set(late), f"row {b}: {chosen} should wait, {late} did"
+        everyone = sorted(came_out([*outputs, rest])[b])
+        assert everyone == np.nonzero(valid)[0].tolist(), f"row {b}: out came {everyone}"
+        for place in chosen:
+            comparing.assert_close(got[b, place], want[b, place], f"row {b}, query {place}")
