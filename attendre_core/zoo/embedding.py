@@ -147,8 +147,9 @@ def pooled_rows(
         pool.add(Hidden(through(whole.hidden), position, whole.valid))
         bar.update(sum(map(len, rows)))
         return pool.result()
-    if pooling == "cls" and not keeps_first(model.reading_part, model.used_memory):
-        model = model.with_memory(replace(model.memory, pin=(*model.memory.pin, (0, 1))))
+    memory = model.memory
+    if pooling == "cls" and memory and not keeps_first(model.reading_part, model.used_memory):
+        model = model.with_memory(replace(memory, pin=(*memory.pin, (0, 1))))
     stream = model.stream(len(rows))
     for start in range(0, max(map(len, rows)), _PIECE):
         typed = [np.divmod(row[start : start + _PIECE], np.int32(vocabulary)) for row in rows]

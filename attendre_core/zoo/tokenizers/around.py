@@ -48,7 +48,9 @@ def around_pair(tokenizer: Tokenizer) -> PairFrame | None:
     >>> around_pair(VocabularyTokenizer(("<s>", "a"), ("a",), before=(0,), after=(0, 0)))
     """
     encode_pair = getattr(tokenizer, "encode_pair", None)
-    for sample in _SAMPLES if encode_pair else ():
+    if encode_pair is None:
+        return None
+    for sample in _SAMPLES:
         (ids, types), plain = encode_pair(sample, sample), tokenizer.encode(sample, special=False)
         n = len(plain)
         places = [i for i in range(len(ids) - n + 1) if plain and ids[i : i + n] == plain]
