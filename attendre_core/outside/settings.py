@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["HostStores"]
 
+_EXACT = ExactIndex()
+
 
 @dataclass(frozen=True)
 class HostStores:
@@ -40,7 +42,7 @@ class HostStores:
 
     capacity: int
     delete: Literal["oldest", "least-used"] = "oldest"
-    index: Index = ExactIndex()
+    index: Index = _EXACT
     folder: str | Path | None = None
     dtype: str = "float32"
 

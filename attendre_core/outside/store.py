@@ -295,7 +295,9 @@ class HostStore:
         if not self._arrays:
             raise StateError("HostStore.save: the store is empty. Read something first.")
         rows = range(len(self._clock))
-        held = {f"{row}.{name}": x for row in rows for name, x in self.held(row).items()}
+        held: dict[str, Any] = {
+            f"{row}.{name}": x for row in rows for name, x in self.held(row).items()
+        }
         capacity = np.asarray(self.capacity, dtype=np.int64)
         with replacing(path) as file:
             np.savez(file, clock=self._clock, capacity=capacity, **held)

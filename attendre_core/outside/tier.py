@@ -35,8 +35,8 @@ class HostTier:
     Parameters
     ----------
     store
-        Where entries are kept: a `HostStore`, for one stream of one layer, or `HostStores`, of which
-        every layer of every stream of a model opens one.
+        Where entries are kept: a `HostStore`, for one stream of one layer, or `HostStores`, from
+        which every layer of every stream of a model opens one.
     top_k
         How many entries each query and head retrieves.
 
@@ -71,8 +71,8 @@ class HostTier:
         """The store of this stream and layer."""
         if isinstance(self.store, HostStores):
             raise ConfigError(
-                f"HostTier: {self.store!r} are the settings of stores, which the streams of a model "
-                "open. Use at.HostTier(at.HostStore(capacity)) for one stream of one layer."
+                f"HostTier: {self.store!r} are the settings of stores, which a model's "
+                "streams open. Use at.HostTier(at.HostStore(capacity)) for one stream of one layer."
             )
         return self.store
 

@@ -29,10 +29,10 @@ def over(stack: Stack, stores: Stores) -> Stack:
     if not any(stores):
         return stack
     pairs = zip(stack.layers, stores, strict=True)
-    layers = (
-        layer if store is None else replace(layer, kv_memory=layer.kv_memory.over(store))
-        for layer, store in pairs
-    )
+    layers = []
+    for layer, store in pairs:
+        tiers: Any = layer.kv_memory
+        layers.append(layer if store is None else replace(layer, kv_memory=tiers.over(store)))
     return replace(stack, layers=tuple(layers))
 
 
