@@ -81,14 +81,14 @@ def test_a_saved_store_is_the_same_and_damage_is_refused(backend: Any) -> None:
 @pytest.mark.parametrize("delete", ["oldest", "least-used"])
 def test_a_host_store_deletes_for_good(backend: Any, delete: Any) -> None:
     """Capacity, what is deleted and handed back, and what is found, against lists."""
-    xp, capacity, count = backend, 6, 4
+    xp, capacity, count, near_by = backend, 6, 4, 5
     rng = np.random.default_rng(0)
     store = at.HostStore(capacity, delete=delete)
-    memory = at.Tiers(at.KeyValueMemory(count), at.HostTier(store, top_k=2))
+    memory = at.Tiers(at.KeyValueMemory(count), at.HostTier(store, top_k=near_by))
     state = memory.init(batch=1, heads=1, head_dim=3, xp=xp)
     held: list[list[float]] = []  # position, attention so far
     keys: dict[int, Any] = {}
-    for step in range(6):
+    for step in range(8):
         key = rng.standard_normal((1, count, 1, 3)).astype(np.float32)
         keys |= {step * count + n: key[0, n, 0] for n in range(count)}
         state, gone = memory.insert(state, moved(xp, key), moved(xp, key))
@@ -102,7 +102,7 @@ def test_a_host_store_deletes_for_good(backend: Any, delete: Any) -> None:
         assert sorted(store.positions()) == sorted(e[0] for e in held)
         query = rng.standard_normal((1, 1, 1, 3)).astype(np.float32)
         state, output = memory.attend(state, moved(xp, query))
-        near = sorted(held, key=lambda e: -float(keys[int(e[0])] @ query[0, 0, 0]))[:2]
+        near = sorted(held, key=lambda e: -float(keys[int(e[0])] @ query[0, 0, 0]))[:near_by]
         local = [keys[step * count + n] for n in range(count)]
         every = np.stack([*local, *(keys[int(e[0])] for e in near)]).astype(np.float64)
         weight = np.exp(every @ query[0, 0, 0] / np.sqrt(3))
