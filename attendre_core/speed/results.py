@@ -18,7 +18,7 @@ __all__ = ["Results", "environment"]
 
 _PACKAGES = (
     "attendre-core", "numpy", "torch", "jax", "transformers", "kvpress",
-    "memorizing-transformers-pytorch", "faiss-cpu", "numba", "llama-cpp-python",
+    "memorizing-transformers-pytorch", "faiss-cpu", "numba", "xllamacpp",
 )  # fmt: skip
 
 

@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 
 from attendre_core.backend import wide
-from attendre_core.eager.parts import groups_of
 from attendre_core.ops.pairs import Pairs, Term, allowed_pairs, logits, visible_pairs
 from attendre_torch.looking import readable
 
@@ -204,12 +203,12 @@ def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
 
 
 def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
-    """Sort slots by position; None if more than positions decides who sees what, or many terms."""
-    terms = None if pairs.near is not None else _single_terms(pairs)
-    if terms is None:
+    """Sort slots by position; None if more than positions decides who sees what."""
+    if pairs.near is not None or not pairs.is_plain:
         return None
     held = pairs.key_valid.numpy()
     asked = pairs.query_position.expand(held.shape[0], -1, -1, -1)[:, 0, 0].numpy()
+    term, *others = pairs.terms
     at = np.where(held, pairs.key_position.numpy(), np.int64(_NEVER))
     order = np.argsort(at, axis=-1)
     at, index, used = np.take_along_axis(at, order, -1), torch.from_numpy(order), held.sum(-1)
@@ -217,8 +216,7 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
     def columns(row: int, head: int) -> _Columns:
         place = head if at.shape[1] > 1 else 0
         when, slots = at[row, place], index[row, place]
-        term, own = terms[row]
-        query, key = term.query[own, head], _keys(term, own, head, slots)
+        query, key = term.query[row, head], _keys(term, row, head, slots)
 
         def hidden(here: slice) -> tuple[int, int, Tensor | None]:
             if not pairs.causal:
@@ -233,6 +231,8 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
         def write(here: slice, out: Tensor) -> None:
             rows = query[:, here].flatten(0, 1)
             torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+            for other in others:
+                _override(pairs, other, (row, head), here, slots[: out.shape[2]], out)
 
         mixed = None if value is None else wide(_taken("value", value[row, head], slots))
         return _Columns(hidden, write, mixed)
@@ -240,13 +240,40 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
     return index, columns
 
 
-def _keys(term: Term, row: int, head: int, slots: Tensor) -> Tensor:
+def _override(
+    pairs: Pairs, term: Term, which: tuple[int, int], here: slice, slots: Tensor, out: Tensor
+) -> None:
+    """Replace the logits of a tile, (R, tile, slots), where another term applies.
+
+    Few slots are so far away, so only their columns are multiplied again.
+    """
+    if pairs.causal and term.high is not None and term.high <= 0:
+        return  # only pairs that may not attend
+    row, head = which
+    heads = pairs.key_place.shape[1]
+    asked = pairs.query_place.expand(pairs.key_place.shape[0], -1, -1, -1)[row, 0, 0, here]
+    at = pairs.key_place[row, head if heads > 1 else 0, slots]
+    low = -np.inf if term.low is None else term.low
+    high = np.inf if term.high is None else term.high
+    some = (asked.max() - at >= low) & (asked.min() - at < high)
+    columns = some.nonzero()[:, 0]
+    if columns.numel() == 0:
+        return
+    distance = asked[:, None] - at[columns]
+    rows = term.query[row, head][:, here].flatten(0, 1)
+    own = torch.mm(rows, _keys(term, row, head, slots[columns], "other key").mT)
+    before = out[:, :, columns]
+    inside = (distance >= low) & (distance < high)
+    out[:, :, columns] = torch.where(inside, own.view(before.shape), before)
+
+
+def _keys(term: Term, row: int, head: int, slots: Tensor, name: str = "key") -> Tensor:
     """Return the rotated keys of some slots, (n, head_dim)."""
     at = term.key_at
-    if term.rotate is None or at is None or at.shape[1] == 1:  # one rotation for all heads
-        return _taken("key", term.key[row, head], slots)
-    key = wide(_taken("key", term.plain_key[row, head], slots))
-    return term.rotate(key, at[row, head] if at.shape[2] == 1 else at[row, head, slots])
+    if term.rotate is None or at is None or at.shape[1:3] == (1, term.plain_key.shape[2]):
+        return _taken(name, term.key[row, head], slots)  # one rotation for all heads
+    key, own = wide(_taken(name, term.plain_key[row, head], slots)), at[row, head % at.shape[1]]
+    return term.rotate(key, own if at.shape[2] == 1 else own[slots])
 
 
 def _taken(name: str, array: Tensor, slots: Tensor) -> Tensor:
@@ -272,15 +299,3 @@ def _by_mask(pairs: Pairs, value: Tensor | None) -> _Sorted:
         return _Columns(hidden, write, None if value is None else wide(value[row, head]))
 
     return None, columns
-
-
-def _single_terms(pairs: Pairs) -> list[tuple[Term, int]] | None:
-    """Return the one term that all pairs of a row need, and its row there; None if several."""
-    if not pairs.is_plain:
-        return None
-    if len(pairs.terms) == 1:
-        return [(pairs.terms[0], row) for row in range(pairs.query_valid.shape[0])]
-    rows = groups_of(pairs)
-    if rows is None or any(len(groups) > 1 or len(groups[0].pairs) > 1 for groups in rows):
-        return None
-    return [(groups[0].pairs[0].terms[0], 0) for groups in rows]

@@ -17,13 +17,17 @@ POLICIES = {
     "LRA-window": at.LRA("sum", score="softmax", window=3),
     "LFA": at.LFA(1e-2, score="softmax"),
     "H2O": at.H2O(),
+    "Salience": at.Salience(),
 }
+#: Each of their heads decides for itself.
+PER_HEAD = (at.H2O, at.Salience)
 ENCODINGS = {
     "none": None,
     "rope": at.RoPE(),
     "alibi": at.ALiBi(),
     "near": at.LMInfinite(1000),
     "near and far": at.LMInfinite(6),
+    "all far": at.LMInfinite(0),
 }
 
 
@@ -57,6 +61,9 @@ def stepping(policy, *, seed=0, dtype=torch.float32, documents=False, **options)
     held = torch.rand(B, M, generator=made) < torch.tensor([[0.7], [1.0]])
     key, value = normal(B, M, G, D), normal(B, M, G, D)
     state, _ = memory.insert(state, key, value, place.to(torch.int32), held, aux=aux)
+    if state.position.ndim == 3:  # heads that hold different positions
+        other = state.position[:, 1].roll(1, -1)
+        state = state._replace(position=torch.stack([state.position[:, 0], other], dim=1))
     # The first queries of the second row come before all entries: they attend to nothing.
     first = torch.tensor([[M], [-3]], dtype=torch.int32)
     position = first + 2 * torch.arange(S, dtype=torch.int32)
@@ -81,7 +88,7 @@ def assert_same(one, other, rtol=1e-5, atol=1e-6):
 @pytest.mark.parametrize("encoding", ENCODINGS.values(), ids=ENCODINGS)
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_scores_and_outputs(policy, encoding, causal, small):
-    _, _, attend = stepping(policy, per_head=isinstance(policy, at.H2O))
+    _, _, attend = stepping(policy, per_head=isinstance(policy, PER_HEAD))
     fast = attend(encoding=encoding, causal=causal)
     assert small
     with force_generic():

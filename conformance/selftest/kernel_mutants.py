@@ -276,8 +276,8 @@ KERNEL_MUTANTS = (
     Mutant(
         "torch: all heads are rotated by the positions of the first",
         TORCH_POOLING,
-        "at[row, head, slots]",
-        "at[row, 0, slots]",
+        "at[row, head % at.shape[1]]",
+        "at[row, 0]",
         f"{LARGE}[sum-per head]",
         "torch",
     ),

@@ -3,6 +3,7 @@
 The records are ``policies/NAME.jsonl``, or ``NAME.jsonl`` if another page shows them too, and
 ``policies/commands.txt`` has the commands that made them, each with ``--out NAME``. Above the
 commands of a kind of model stands ``# KIND -> SYSTEM``: the system that is recommended for it.
+Above those that recommend nothing stands ``# WHAT``.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def read_commands(folder: Path = HERE) -> list[Command]:
     for line in text.splitlines():
         if line.startswith("#"):
             kind, _, system = (part.strip() for part in line.lstrip("#").partition("->"))
-            system = label_of(system)
+            system = label_of(system) if system else ""
         elif line.strip():
             words = shlex.split(line)
             record = Path(words[words.index("--out") + 1]).name
@@ -134,6 +135,8 @@ def which(folder: Path = HERE) -> str:
     """Return one row per kind of model: the system, what it holds, and when not to take it."""
     kinds: dict[tuple[str, str], list[Record]] = {}
     for command in read_commands(folder):
+        if not command.system:
+            continue
         known = kinds.setdefault((command.kind, command.system), [])
         if command.record not in [record.name for record in known]:
             known.append(read_record(command.record, folder))

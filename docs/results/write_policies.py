@@ -12,6 +12,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import generated
 import policies
 
 PAGE = Path(__file__).parents[1] / "policies.md"
@@ -21,7 +22,10 @@ BLOCK = re.compile(r"(<!-- begin ([\w.-]+) -->\n).*?(<!-- end \2 -->)", re.DOTAL
 def block(name: str, folder: Path = policies.HERE) -> str:
     """Return what belongs between two comments."""
     known = {"which": policies.which, "ranks": policies.ranks, "commands": policies.commands}
-    return known[name](folder) if name in known else policies.oracle_table(name, folder)
+    if name in known:
+        return known[name](folder)
+    writes = policies.read_record(name, folder).identity["task"] in generated.METRICS
+    return (generated.written_table if writes else policies.oracle_table)(name, folder)
 
 
 def written(text: str, folder: Path = policies.HERE) -> str:
