@@ -108,10 +108,17 @@ def test_standard_input_is_read_as_it_arrives(word_tagger):
         child.stdin.write("Ada in London\n" * 20)
         child.stdin.flush()
         assert child.stdout.readline() == "-:0-3 PER Ada\n"
-        out, err = child.communicate("and New York")
+        child.stdin.write("and New York")
+        child.stdin.close()
+        # Not communicate, which does not see what readline has read ahead.
+        out, err = child.stdout.read(), child.stderr.read()
+        child.wait()
     finally:
         guard.cancel()
         child.kill()
+        child.wait()
+        child.stdout.close()
+        child.stderr.close()
     assert child.returncode == 0, err
     assert len(out.splitlines()) == 40
     assert out.splitlines()[-1] == "-:284-292 LOC New York"
