@@ -39,7 +39,13 @@ SHARED = {
     "frameworks": [
         [TORCH],
         [*EXTRAS["jax"], *EXTRAS["flax"], *CONFORMANCE, *EXTRAS["eval"]],
-        [*EXTRAS["zoo"], *EXTRAS["parity"], *EXTRAS["compiled"], *EXTRAS["triton"]],
+        [
+            *EXTRAS["zoo"],
+            *EXTRAS["onnx"],
+            *EXTRAS["parity"],
+            *EXTRAS["compiled"],
+            *EXTRAS["triton"],
+        ],
         [*SMOLLM2],
     ],
 }

@@ -24,6 +24,7 @@ from attendre_core.memory import cross_attention as cross_attention
 from attendre_core.outside import ExactIndex as ExactIndex
 from attendre_core.outside import FaissIndex as FaissIndex
 from attendre_core.outside import HostStore as HostStore
+from attendre_core.outside import HostStores as HostStores
 from attendre_core.outside import HostTier as HostTier
 from attendre_core.policies import FIFO as FIFO
 from attendre_core.policies import H2O as H2O

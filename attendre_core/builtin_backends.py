@@ -27,6 +27,7 @@ def numpy_backend() -> Backend:
         kernels={
             **{name: getattr(numpy_kernels, name) for name in numpy_kernels.__all__},
             "logits": parts.logits,
+            "among_top_k": selection.among_top_k,
             "top_k_threshold": selection.top_k_threshold,
             **(numba_kernels.KERNELS if numba_kernels.installed() else {}),
         },

@@ -236,6 +236,7 @@ PUBLIC = [
     "errors",
     "force_generic",
     "load",
+    "pipeline",
     "preset",
     "value_checks",
 ]

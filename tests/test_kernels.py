@@ -37,6 +37,7 @@ def shuffled(*shape: int, seed: int = 0) -> np.ndarray:
 
 ODD = np.asarray([0.0, -0.0, np.inf, -np.inf, 1.5, 1.5, -2.0, 3e38], np.float32)
 TIED = np.random.default_rng(5).choice([0.0, -0.0, 1.5, -2.0], (3, 20)).astype(np.float32)
+CUT = np.asarray([[0.0], [1.5], [-0.0]], np.float32)
 EVERY = np.ones((3, 20), dtype=bool)
 NOTHING = np.zeros((3, 20), dtype=bool)
 SLOTS = shuffled(2, 9, seed=3)[:, :4].astype(np.int64)
@@ -80,6 +81,10 @@ CASES: dict[str, list[Case]] = {
         case(normal(3, 2, 8), shuffled(3, 2, 8), normal(3, 2, 5, seed=1), shuffled(3, 2, 5) + 8),
         case(TIED, shuffled(3, 20), TIED[:, ::3], shuffled(3, 7) + 20),
         case(ODD[None], shuffled(1, 8), ODD[None, ::-1], shuffled(1, 8) + 8),
+    ],
+    "among_top_k": [
+        case(TIED, CUT, np.full((3, 1), 1 - 2**31, np.int32), shuffled(3, 20)),
+        case(TIED, CUT, np.asarray([[7], [1 - 2**31], [0]], np.int32), shuffled(1, 20)),
     ],
     "approximate_threshold": [
         case(normal(3, 20), flags(3, 20), 4, 12),

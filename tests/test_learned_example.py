@@ -33,7 +33,16 @@ def example() -> Iterator[Any]:
 
 def small(example: Any) -> Any:
     return example.Settings(
-        length=16, dim=8, size=8, chunk=4, rows=4, steps=2, policy_steps=1, slot_steps=1, asked=20
+        length=16,
+        dim=8,
+        size=8,
+        chunk=4,
+        rows=4,
+        steps=2,
+        policy_steps=1,
+        gate_steps=1,
+        slot_steps=1,
+        asked=20,
     )
 
 
@@ -47,12 +56,14 @@ def test_documents_tell_what_they_ask_for(example: Any) -> None:
 def test_the_example_runs(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     found = example.main("torch", small(example))
-    assert {"full attention", "Expire-Span, after", "slots, after"} <= set(found)
+    assert {"full attention", "Expire-Span, after", "gated memory, after", "slots, after"} <= set(
+        found
+    )
     assert all(right.shape == (20,) for right in found.values())
     assert "against FIFO" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["span", "prune", "slots"])
+@pytest.mark.parametrize("kind", ["span", "prune", "slots", "gate"])
 def test_gradients_are_the_same_on_torch_and_jax(example: Any, kind: str) -> None:
     for needed in ("torch", "jax"):
         pytest.importorskip(needed)
@@ -60,7 +71,10 @@ def test_gradients_are_the_same_on_torch_and_jax(example: Any, kind: str) -> Non
     policy = {"span": at.ExpireSpan(16, 4), "prune": at.DynamicContextPruning()}
     chosen = writer if kind == "slots" else None
     system = example.System(policy.get(kind, at.FIFO()), 8, 8, chosen)
-    system = replace(system, size=16) if kind != "slots" else system
+    if kind == "gate":
+        system = replace(system, behind=at.Tier(at.KeyValueMemory(16), top_k=4), size=4, chunk=4)
+    elif kind != "slots":
+        system = replace(system, size=16)
     given = example.new_parameters(settings, writer)
     batch = example.documents(4, 16, np.random.default_rng(1))
     loss = partial(example.loss_of, system=system, settings=settings, price=0.1)

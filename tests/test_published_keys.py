@@ -259,3 +259,20 @@ def test_presets_protect_what_they_say(name):
     assert all(set(range(config.sinks)) <= set(row.tolist()) for row in rows)
     recent = set(range(24 - config.protect_recent, 24))
     assert all(recent <= set(row.tolist()) for row in rows)
+
+
+@pytest.mark.parametrize("per_head", [False, True])
+def test_trams_is_its_formula(per_head):
+    """Of all that was read, the keys with the largest cos(k, 1) |k| stay: the paper's selection."""
+    key, value, query = noise(seed=5)
+    ones = np.ones(DIM)
+    length = np.linalg.norm(key, axis=-1)
+    cosine = key @ ones / (length * np.linalg.norm(ones))
+    want = np.moveaxis(cosine * length, 1, -1)  # (batch, heads, time)
+    want = want if per_head else want.mean(axis=1)
+    state = read(at.KeyValueMemory(7, at.TRAMS(), per_head=per_head), key, value, query)
+    best = np.sort(np.argsort(-want, axis=-1)[..., :7], axis=-1)
+    assert kept(state) == best.tolist()
+    for at_ in np.ndindex(*state.score.shape):
+        exact = want[(*at_[:-1], state.position[at_])]
+        np.testing.assert_allclose(state.score[at_], exact, rtol=1e-5)

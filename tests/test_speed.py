@@ -202,7 +202,8 @@ def test_single_rows_are_measured_again(tmp_path, monkeypatch, capsys):
     assert found.remarks == {"4": "why"}
     assert found.counts == {"numpy: calls": 5}
     assert found.environment == {**facts, "later": {"4": here, "12": here}}
-    assert "Row 12: None, None cores, None, Python 3.13.0" in (tmp_path / "bench.md").read_text()
+    shown = (tmp_path / "bench.md").read_text()
+    assert "Rows 4, 12: None, None cores, None, Python 3.13.0" in shown
     # Measured as the others were, a row needs no remark.
     again = found.updated(Results(new[:1], facts))
     assert again.environment == {**facts, "later": {"12": here}}

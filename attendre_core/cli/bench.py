@@ -36,7 +36,7 @@ rows:
   12  AttendreCache: prefill of 8k tokens
 
 Peers are measured if they are installed; otherwise the row says how to install them:
-transformers with accelerate and gguf (rows 8, 9, 12), transformers (13), xllamacpp (8, 9), kvpress (9),
+transformers (row 13), with accelerate and gguf (8, 9, 12), xllamacpp (8, 9), kvpress (9),
 memorizing-transformers-pytorch with faiss-cpu (10).
 
 The exit code is 0 whatever the verdicts."""

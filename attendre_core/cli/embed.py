@@ -29,7 +29,7 @@ __all__ = ["add_to"]
 
 _DESCRIPTION = f"""\
 Turn documents of any length into vectors, with your model in a memory of fixed size. No document
-is cut, and neither their number nor their length makes the process grow.
+is cut, and of what was read only the vectors and names are kept.
 
 A file is one document; of a folder, every file with text in it and below is; - is standard input.
 With --lines, each line is a document. The lines of .jsonl files, and of any input with --field,

@@ -10,7 +10,7 @@ from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import kth_largest
 from attendre_core.ops.selection import top_k_threshold as _op
 
-__all__ = ["fill", "push_slots", "top_k_threshold"]
+__all__ = ["among_top_k", "fill", "push_slots", "top_k_threshold"]
 
 _LAST = 2**31 - 1
 
@@ -25,6 +25,15 @@ def top_k_threshold(masked: Array, k: int, order: Array) -> Any:
     if bool(xp.any(number > k)):
         return _op.plain(masked, k, order)  # type: ignore[attr-defined]
     return threshold, xp.full_like(number, -_LAST)
+
+
+def among_top_k(logits: Array, threshold: Array, oldest: Array, order: Array) -> Array:
+    """Compare once if all entries equal to a threshold fit."""
+    if not backend_of(oldest).is_concrete(oldest):
+        return NotImplemented
+    if bool(namespace_of(oldest).any(oldest > -_LAST)):
+        return NotImplemented
+    return logits >= threshold
 
 
 def fill(x: Array, flags: Array, number: float) -> Array:

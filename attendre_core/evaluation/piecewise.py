@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -71,7 +72,7 @@ def cuts_of(reads: str, length: int, room: int) -> list[Cut]:
     if reads != "windows":
         return cuts
     # Two windows share what they overlap in: each keeps the half that is nearer to its middle.
-    edges = [0, *((a.stop + b.start) // 2 for a, b in zip(cuts, cuts[1:], strict=False)), length]
+    edges = [0, *((a.stop + b.start) // 2 for a, b in pairwise(cuts)), length]
     return [
         cut._replace(first=first, last=last)
         for cut, first, last in zip(cuts, edges, edges[1:], strict=False)

@@ -40,7 +40,10 @@ def decoding(
     """
     kv = state.kv
     if room is None:
-        return replace(layer, q_memory=None, causal=True), LayerState(kv, None)
+        memory = layer.kv_memory
+        if isinstance(memory, Tiers) and memory.outside:  # what was read goes on without this
+            memory = memory.over(memory.outside.entries.copy())
+        return replace(layer, kv_memory=memory, q_memory=None, causal=True), LayerState(kv, None)
     checks.whole_number(
         "AttendreLayer.decoding", "room", room, least=1,
         hint="It counts generated entries; None puts them into the memory itself.",

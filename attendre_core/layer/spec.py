@@ -127,11 +127,14 @@ class LayerSpec:
 
 def _check_layer(layer: LayerSpec) -> None:
     where = "AttendreLayer"
-    if not isinstance(layer.kv_memory, KeyValueMemory) and (
-        layer.trace or not isinstance(layer.kv_memory, Tiers)
-    ):
-        told = "expected a KeyValueMemory, or Tiers, which cannot be traced."
+    if not isinstance(layer.kv_memory, (KeyValueMemory, Tiers)):
+        told = "expected a KeyValueMemory or Tiers."
         raise ConfigError(f"{where}: kv_memory is {layer.kv_memory!r}, {told}")
+    if layer.trace and isinstance(layer.kv_memory, Tiers):
+        raise ConfigError(
+            f"{where}: Tiers cannot be traced. Trace a system without tiers, or look into the "
+            "state with kv_memory.tiers(state.kv)."
+        )
     if layer.q_memory is not None and not isinstance(layer.q_memory, DataOnlyMemory):
         raise ConfigError(
             f"{where}: q_memory is {layer.q_memory!r}, expected a DataOnlyMemory, or None to "

@@ -5,6 +5,7 @@ from __future__ import annotations
 from attendre_core.backend import Array, backend_of, namespace_of, op, wide
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import among_top_k, approximate_threshold, top_k_threshold
+from attendre_core.ops.slots import fill
 
 __all__ = ["attend_top_k", "attention", "logits_of", "masked_softmax", "mix", "pool_queries"]
 
@@ -197,7 +198,7 @@ def attend_top_k(
     """
     xp = namespace_of(logits, value, allowed, order)
     ranked = backend_of(logits).stop_gradient(logits)
-    masked = xp.where(allowed, ranked, -float("inf"))
+    masked = fill(ranked, ~allowed, -float("inf"))
     if passes is None:
         threshold, oldest = top_k_threshold(masked, k, order)
         used = among_top_k(masked, threshold, oldest, order) & allowed

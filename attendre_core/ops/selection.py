@@ -159,6 +159,7 @@ def select_top_k(logits: Array, allowed: Array, k: int, order: Array) -> Array:
     return among_top_k(masked, *top_k_threshold(masked, k, order), order) & allowed
 
 
+@op
 def among_top_k(logits: Array, threshold: Array, oldest: Array, order: Array) -> Array:
     """Mark what is above the threshold, or equal and not too old; see `top_k_threshold`."""
     return (logits > threshold) | ((logits == threshold) & (order >= oldest))

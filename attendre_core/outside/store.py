@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attendre_core import checks
-from attendre_core.errors import ConfigError, ShapeError, StateError
-from attendre_core.outside.index import ExactIndex, Index, Searcher
+from attendre_core.errors import ShapeError, StateError
+from attendre_core.files import replacing
+from attendre_core.outside.index import Index, Searcher
+from attendre_core.outside.settings import HostStores
 
 __all__ = ["Found", "HostStore"]
 
@@ -68,17 +71,15 @@ class HostStore:
         folder: str | Path | None = None,
         dtype: str = "float32",
     ) -> None:
-        checks.whole_number("HostStore", "capacity", capacity, least=1, hint="It counts entries.")
-        if delete not in ("oldest", "least-used"):
-            raise ConfigError(
-                f"HostStore: delete is {delete!r}, expected 'oldest' or 'least-used'."
-            )
+        given: dict[str, Any] = {} if index is None else {"index": index}
+        checked = HostStores(capacity, delete, folder=folder, dtype=dtype, **given)
         self.capacity, self.delete, self.dtype = capacity, delete, dtype
-        self.index: Index = ExactIndex() if index is None else index
+        self.index: Index = checked.index
         self.folder = None if folder is None else Path(folder)
         self._arrays: dict[str, Any] = {}
         self._searchers: list[list[Searcher]] = []
         self._clock: NDArray[np.int64] = np.zeros(0, dtype=np.int64)
+        self._only_read = False
 
     # ---------------------------------------------------------------- what it holds
 
@@ -148,6 +149,11 @@ class HostStore:
             ``key`` and ``value``, (heads, n, dim), ``position`` and ``count``, (n,), oldest first.
         """
         total = entries["position"].shape[0]
+        if self._only_read and total:
+            raise StateError(
+                "HostStore.add: generated entries do not go into the store of what was read. "
+                "Generate fewer tokens than the writer has room for."
+            )
         surplus = max(total - self.capacity, 0)  # more than fit: the first pass through at once
         passed = {name: _cut(name, x, slice(0, surplus)) for name, x in entries.items()}
         entries = {name: _cut(name, x, slice(surplus, None)) for name, x in entries.items()}
@@ -213,7 +219,7 @@ class HostStore:
 
     def observe(self, slot: NDArray[np.int64], weight: NDArray[Any]) -> None:
         """Add the attention that retrieved entries got to their scores."""
-        for b in range(slot.shape[0]):
+        for b in range(0 if self._only_read else slot.shape[0]):
             held = slot[b] >= 0
             np.add.at(self._arrays["score"][b], slot[b][held], weight[b][held])
 
@@ -226,41 +232,96 @@ class HostStore:
             self._arrays["arrival"][b] = -1
             self._clock[b] = 0
 
-    # ---------------------------------------------------------------- saving
+    # ---------------------------------------------------------------- copies and files
+
+    def copy(self) -> HostStore:
+        """Return a store with the same entries; neither disturbs the other from here on.
+
+        The copy of a store in files makes a folder of its own, beside the store's.
+        """
+        folder = None if self.folder is None else self.folder.parent
+        twin = HostStores(self.capacity, self.delete, self.index, folder, self.dtype).open()
+        if self._arrays:
+            batch, heads, _, dim = self._arrays["key"].shape
+            twin.open(batch, heads, dim, self._arrays["value"].shape[3])
+            for row in range(batch):
+                twin.put(row, self.held(row), int(self._clock[row]))
+        return twin
+
+    def only_read(self) -> HostStore:
+        """Return a store over the same entries that neither receives nor scores."""
+        view = copy.copy(self)
+        view._only_read = True
+        return view
+
+    def held(self, row: int) -> dict[str, NDArray[Any]]:
+        """Return the entries of a row, by field, with the ``slot`` of each."""
+        slot = (self._arrays["arrival"][row] >= 0).nonzero()[0].astype(np.int64)
+        return {"slot": slot} | {
+            name: self._arrays[name][row][(slice(None), slot) if name in _WIDE else slot]
+            for name in _NAMES
+        }
+
+    def put(self, row: int, entries: dict[str, Any], clock: int) -> None:
+        """Put what `held` returned into an empty row, into which ``clock`` entries had come."""
+        heads, _, dim = self._arrays["key"].shape[1:]
+        wide = {"key": dim, "value": self._arrays["value"].shape[3]}
+        slot, arrival = entries["slot"], entries["arrival"]
+        count = slot.shape[0] if slot.ndim == 1 else -1
+        shapes = {n: (heads, count, wide[n]) if n in wide else (count,) for n in _NAMES}
+        kinds = {"key": "f", "value": "f", "score": "f"}
+        for name, shape in (shapes | {"slot": (count,)}).items():
+            given = entries[name]
+            if given.shape != shape or given.dtype.kind != kinds.get(name, "i"):
+                told = f"{name} is {given.dtype} {given.shape}, expected {shape}"
+                raise StateError(f"HostStore.put: {told}.")
+            if not np.isfinite(given).all():
+                raise StateError(f"HostStore.put: {name} holds a number that is not finite.")
+        for given, stop in ((slot, self.capacity), (arrival, clock)):
+            if ((given < 0) | (given >= stop)).any() or len(np.unique(given)) < count:
+                raise StateError("HostStore.put: two entries are in one place, or one is outside.")
+        small = (entries["position"] >= 0) & (entries["position"] < 2**31)
+        if clock < 0 or not (small & (entries["count"] > 0)).all():
+            raise StateError("HostStore.put: an entry has no position, or stands for nothing.")
+        for name in _NAMES:
+            own = self._arrays[name][row]
+            own[(slice(None), slot) if name in _WIDE else slot] = entries[name]
+        self._clock[row] = clock
+        for g, searcher in enumerate(self._searchers[row] if count else ()):
+            searcher.add(slot, np.asarray(entries["key"][g], dtype=np.float32))
 
     def save(self, path: str | Path) -> None:
         """Save what it holds, in one file, with nothing in it that could be executed."""
         if not self._arrays:
             raise StateError("HostStore.save: the store is empty. Read something first.")
-        with Path(path).open("wb") as file:
-            np.savez(file, clock=self._clock, **{name: self._arrays[name] for name in _NAMES})
+        rows = range(len(self._clock))
+        held: dict[str, Any] = {
+            f"{row}.{name}": x for row in rows for name, x in self.held(row).items()
+        }
+        capacity = np.asarray(self.capacity, dtype=np.int64)
+        with replacing(path) as file:
+            np.savez(file, clock=self._clock, capacity=capacity, **held)
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> HostStore:
         """Open what `save` wrote; settings as in the constructor, except ``capacity``."""
         try:
             with np.load(path, allow_pickle=False) as file:
-                held = {name: file[name] for name in (*_NAMES, "clock")}
-        except (KeyError, ValueError, EOFError) as error:
+                held = {name: file[name] for name in file.files}
+            clock, capacity = held["clock"].tolist(), int(held["capacity"])
+            store = cls(capacity, **{"dtype": str(held["0.key"].dtype), **settings})
+            _, _, dim = held["0.key"].shape
+            store.open(len(clock), len(held["0.key"]), dim, held["0.value"].shape[2])
+            for row, count in enumerate(clock):
+                store.put(row, {n: held[f"{row}.{n}"] for n in ("slot", *_NAMES)}, count)
+        except _UNREADABLE as error:
             raise StateError(f"HostStore.load: {path} is not a saved store: {error}") from error
-        batch, heads, capacity, dim = held["key"].shape
-        same = [held[name].shape == (batch, capacity) for name in _NAMES[2:]]
-        if not all(same) or held["value"].shape[:3] != (batch, heads, capacity):
-            raise StateError(f"HostStore.load: the arrays of {path} do not fit together.")
-        store = cls(capacity, dtype=str(held["key"].dtype), **settings)
-        store.open(batch, heads, dim, held["value"].shape[3])
-        store._clock = held["clock"].astype(np.int64)
-        for name in _NAMES:
-            store._arrays[name][...] = held[name]
-        for b in range(batch):
-            slots = (held["arrival"][b] >= 0).nonzero()[0].astype(np.int64)
-            for g in range(heads):
-                keys = np.asarray(held["key"][b, g, slots], dtype=np.float32)
-                store._searchers[b][g].add(slots, keys)
         return store
 
 
 _WIDE = ("key", "value")
+#: What a damaged file may raise.
+_UNREADABLE = (KeyError, ValueError, EOFError, OSError, MemoryError, BadZipFile, StateError)
 
 
 def _cut(name: str, x: NDArray[Any], part: slice) -> NDArray[Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from attendre_core import checks
 from attendre_core.backend import Array, backend_of, beside
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.memory.state import EvictedEntries, KeyValueState, empty_state
+from attendre_core.outside.settings import HostStores
 from attendre_core.outside.store import HostStore
 
 __all__ = ["HostTier", "Retrieved"]
@@ -23,7 +24,7 @@ class Retrieved(NamedTuple):
     slot: Any
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class HostTier:
     """The last of `Tiers`, outside of the device: each query retrieves the K best of a store.
 
@@ -34,7 +35,8 @@ class HostTier:
     Parameters
     ----------
     store
-        Where entries are kept, one for each stream and layer.
+        Where entries are kept: a `HostStore`, for one stream of one layer, or `HostStores`, from
+        which every layer of every stream of a model opens one.
     top_k
         How many entries each query and head retrieves.
 
@@ -53,13 +55,34 @@ class HostTier:
     ((8,), (1, 4, 1, 2))
     """
 
-    store: HostStore
+    store: HostStore | HostStores
     top_k: int = 32
 
     def __post_init__(self) -> None:
-        if not isinstance(self.store, HostStore):
-            raise ConfigError(f"HostTier: store is {self.store!r}, expected an at.HostStore.")
+        if not isinstance(self.store, (HostStore, HostStores)):
+            raise ConfigError(
+                f"HostTier: store is {self.store!r}, expected an at.HostStore(capacity), or "
+                "at.HostStores(capacity) for a model."
+            )
         checks.whole_number("HostTier", "top_k", self.top_k, least=1, hint="32 is usual.")
+
+    @property
+    def entries(self) -> HostStore:
+        """The store of this stream and layer."""
+        if isinstance(self.store, HostStores):
+            raise ConfigError(
+                f"HostTier: {self.store!r} are the settings of stores, which a model's "
+                "streams open. Use at.HostTier(at.HostStore(capacity)) for one stream of one layer."
+            )
+        return self.store
+
+    def opened(self) -> HostTier:
+        """Return the same tier over a new, empty store."""
+        return self.over(self.store.open() if isinstance(self.store, HostStores) else self.store)
+
+    def over(self, store: HostStore) -> HostTier:
+        """Return the same tier over another store."""
+        return replace(self, store=store)
 
     def receive(self, clock: Array, gone: EvictedEntries) -> tuple[Array, EvictedEntries]:
         """Store what the tiers on the device evict.
@@ -78,7 +101,7 @@ class HostTier:
             _read(x) for x in (gone.key, gone.value, gone.position, gone.valid, _counts(gone))
         )
         batch, _, heads, dim = key.shape
-        self.store.open(batch, heads, dim, value.shape[3])
+        self.entries.open(batch, heads, dim, value.shape[3])
         self._same_stream(clock)
         order = np.argsort(_read(gone.arrival), axis=1, kind="stable")
         out = [np.zeros_like(x) for x in (key, value, position, valid, count)]
@@ -88,7 +111,7 @@ class HostTier:
                 "key": key[b, at].swapaxes(0, 1), "value": value[b, at].swapaxes(0, 1),
                 "position": position[b, at], "count": count[b, at],
             }  # fmt: skip
-            deleted = self.store.add(b, entries)
+            deleted = self.entries.add(b, entries)
             n = len(deleted["position"])
             out[0][b, :n], out[1][b, :n] = (deleted[x].swapaxes(0, 1) for x in ("key", "value"))
             out[2][b, :n], out[4][b, :n] = deleted["position"], deleted["count"]
@@ -98,7 +121,7 @@ class HostTier:
         aux = None if gone.aux is None else {"count": back[4]}
         score = xp.zeros_like(gone.score)
         result = EvictedEntries(back[0], back[1], back[2], back[3], aux, score, gone.arrival)
-        return beside(self.store.clock.astype(np.int32), clock), result
+        return beside(self.entries.clock.astype(np.int32), clock), result
 
     def retrieve(
         self, clock: Array, query: Array, valid: Array | None, key: Array, value: Array
@@ -115,9 +138,9 @@ class HostTier:
         real = np.ones((batch, count), dtype=bool) if valid is None else _read(valid)
         device = found.device_of(query)
         shape = (batch * count, heads, self.top_k, dim)
-        self.store.open(batch, key.shape[1], dim, value.shape[3])
+        self.entries.open(batch, key.shape[1], dim, value.shape[3])
         self._same_stream(clock)
-        best = self.store.search(asked, real, self.top_k)
+        best = self.entries.search(asked, real, self.top_k)
         state = empty_state(
             found.xp, *shape[:3], dim, best.value.shape[-1], query.dtype, device, True, None
         )
@@ -136,15 +159,15 @@ class HostTier:
 
     def observe(self, slot: Any, weight: Array) -> None:
         """Let the store know what attention its entries got, (batch, queries, heads, K)."""
-        if self.store.delete == "least-used":
-            self.store.observe(slot, _read(weight))
+        if self.entries.delete == "least-used":
+            self.entries.observe(slot, _read(weight))
 
     def reset(self, rows: Array) -> None:
         """Delete all entries of some rows."""
-        self.store.clear(_read(rows))
+        self.entries.clear(_read(rows))
 
     def _same_stream(self, clock: Array) -> None:
-        given, own = _read(clock).tolist(), self.store.clock.tolist()
+        given, own = _read(clock).tolist(), self.entries.clock.tolist()
         if given != own:
             raise StateError(
                 f"HostTier: the state has sent {given} entries to the store, which received {own}. "

@@ -13,6 +13,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.queue import DataOnlyMemory
 from attendre_core.memory.spec import CHUNK
+from attendre_core.outside.tier import HostTier
 from attendre_core.policies import Policy
 from attendre_core.tiers.spec import Tier
 from attendre_core.tiers.tiers import Tiers
@@ -85,6 +86,9 @@ class MemoryConfig:
     tiers
         Memories behind the first, which receive what it evicts (see `Tiers`); M counts the
         entries of all of them.
+    host
+        What all of these evict goes to a store outside of the device, of which every layer
+        without a sliding window has one (see `HostTier`); M does not count its entries.
 
     Examples
     --------
@@ -118,6 +122,7 @@ class MemoryConfig:
     layer_sizes: tuple[int, ...] | Literal["pyramid"] = ()
     head_sizes: tuple[tuple[int, ...], ...] = ()
     tiers: tuple[Tier, ...] = ()
+    host: HostTier | None = None
 
     def __post_init__(self) -> None:
         where = "MemoryConfig"
@@ -276,14 +281,14 @@ class MemoryConfig:
         return self._memory(layer, self.size_of(layer))
 
     def _memory(self, layer: int, size: int) -> KeyValueMemory | Any:
-        behind = sum(tier.memory.size for tier in self.tiers)
-        if behind >= size:
+        held = sum(tier.memory.size for tier in self.tiers)
+        if held >= size:
             raise ConfigError(
                 f"MemoryConfig: a layer has {size} entries, of which the tiers behind the first "
-                f"hold {behind}. Leave some to the first: raise kv_size, or make tiers smaller."
+                f"hold {held}. Leave some to the first: raise kv_size, or make tiers smaller."
             )
         first = KeyValueMemory(
-            size=size - behind,
+            size=size - held,
             policy=self.policy_of(layer),
             present=self.present,
             per_head=self.per_head,
@@ -292,7 +297,8 @@ class MemoryConfig:
             pin=self.pin,
             head_sizes=self.head_sizes[layer] if self.head_sizes and layer >= 0 else (),
         )
-        return Tiers(first, *self.tiers) if self.tiers else first
+        behind = (*self.tiers, *((self.host,) if self.host else ()))
+        return Tiers(first, *behind) if behind else first
 
     def q_memory(self, layer: int = 0) -> DataOnlyMemory | None:
         """Return the Q memory of one layer; None if N = 0."""
@@ -329,7 +335,8 @@ class MemoryConfig:
         position, ...) for M entries; ``present="visible"`` adds room for one chunk (S entries, or
         N above the first layer if N is larger, because a flush passes N entries on at once). Each
         of the N waiting queries adds the query and its residual stream. Parameters, activations,
-        the cache for generated tokens and the outputs of an encoder are not included.
+        the cache for generated tokens, the outputs of an encoder and what lies outside of the
+        device are not included.
 
         Parameters
         ----------

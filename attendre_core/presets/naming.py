@@ -70,9 +70,10 @@ def name_of(config: MemoryConfig) -> str:
                 return f"{parsed}{layers}:{config.kv_size}"
         except ConfigError:
             continue
-    base = {"policy": config.policy, "tiers": config.tiers}
+    base = {"policy": config.policy, "tiers": config.tiers, "host": config.host}
     options = _differences(plain, base) or ()
     layers += f"+tiers={config.tiers!r}" if config.tiers else ""
+    layers += f"+host={config.host!r}" if config.host else ""
     return f"{'+'.join((repr(config.policy), *options))}{layers}:{config.kv_size}"
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from attendre_core.outside import HostStores, HostTier
 from attendre_core.policies import Clip, ConstantScore, InitialScore, QuantileScore, QuotaScore
 
 __all__ = ["OPTIONS", "Option", "ValueKind", "decimal", "option_named", "option_of"]
@@ -88,6 +89,19 @@ def _shown_sizes(sizes: Any) -> str | None:
     return "/".join(map(str, sizes)) if isinstance(sizes, tuple) and sizes else None
 
 
+def _host(text: str) -> HostTier:
+    if not re.fullmatch("[1-9][0-9]{0,17}", text):
+        raise ValueError("a whole number, 1 or more")
+    return HostTier(HostStores(int(text)))
+
+
+def _shown_host(tier: Any) -> str | None:
+    if not isinstance(tier, HostTier) or not isinstance(tier.store, HostStores):
+        return None
+    text = str(tier.store.capacity)
+    return text if tier == _host(text) else None
+
+
 @dataclass(frozen=True)
 class Option:
     """One option of the grammar.
@@ -153,6 +167,8 @@ OPTIONS = (
     Option("layers=SIZES", "layer_sizes", ValueKind(_sizes, _shown_sizes),
            "entries of each layer, as in 64/32/16"),
     Option("pyramid", "layer_sizes", "pyramid", "early layers hold more entries than late ones"),
+    Option("host=COUNT", "host", ValueKind(_host, _shown_host),
+           "what is evicted goes to host memory, which holds so many entries per layer"),
     Option("wait=COUNT", "q_size", _count(0, "half"),
            "N: positions a query waits before it attends, or 'half' of M"),
     Option("k=COUNT", "top_k", _count(1, "all"), "K: entries each query retrieves, or 'all'"),

@@ -83,7 +83,7 @@ NAMES = (*PRESETS, "LRA-mean", *CONTROL_PRESETS)
 #: Sinks of LM-Infinite in its authors' runs, with windows of 2,048 or 4,096 positions.
 _LM_INFINITE_SINKS = 100
 #: Settings that, besides the policy, define a system.
-DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks", "tiers"})
+DEFINING = frozenset({"present", "per_head", "protect_recent", "sinks", "tiers", "host"})
 
 
 def parse(text: str, others: Sequence[str] = ()) -> ParsedName:

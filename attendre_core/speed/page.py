@@ -96,8 +96,12 @@ def _environment(facts: Mapping[str, Any]) -> str:
     if not facts:
         return ""
     lines = ["## Measured with", "", _machine(facts), ""]
-    for row, other in facts.get("later", {}).items():
-        lines += [f"Row {row}: {_machine(other)}", ""]
+    rows: dict[str, list[str]] = {}
+    for row in sorted(facts.get("later", {}), key=int):
+        rows.setdefault(_machine(facts["later"][row]), []).append(row)
+    for machine, together in rows.items():
+        label = "Row" if len(together) == 1 else "Rows"
+        lines += [f"{label} {', '.join(together)}: {machine}", ""]
     return "\n".join(lines)
 
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import tempfile
 import zlib
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core.errors import StateError
+from attendre_core.files import replacing
 
 __all__ = ["map_arrays", "write_arrays"]
 
@@ -45,7 +44,7 @@ def write_arrays(path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]
     notes
         What JSON can hold.
     """
-    target, total = Path(path), 0
+    total = 0
     header: dict[str, Any] = {}
     for name, array in arrays.items():
         if np.dtype(array.dtype).newbyteorder("<") not in _NAMES:
@@ -65,24 +64,16 @@ def write_arrays(path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]
     own = {"format": _FORMAT, "about": text, "about_checksum": str(zlib.crc32(text.encode()))}
     lead = json.dumps({"__metadata__": own, **header}).encode()
     lead += b" " * (-len(lead) % 8)
-    aside = None
     try:
-        handle, aside = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
-        with os.fdopen(handle, "wb") as file:
+        with replacing(path) as file:
             file.write(len(lead).to_bytes(8, "little") + lead)
             for array in arrays.values():
                 for block in _blocks(array):
                     file.write(block)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(aside).replace(target)
     except OSError as error:
         raise StateError(
             f"Store.save: {path} cannot be written ({error}). What was there before is unchanged."
         ) from error
-    finally:
-        if aside is not None:
-            Path(aside).unlink(missing_ok=True)
 
 
 def map_arrays(path: str | Path, *, verify: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:

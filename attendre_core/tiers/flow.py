@@ -4,7 +4,7 @@
 
     exchange of the first tier ─► evicted, in order of arrival ─► compress ─► exchange of the second
                                                                                 │
-    all slots are written at once, at the end  ◄──── evicted by the last tier ──┘
+    all slots are written at the end  ◄──── evicted by the last tier ──┘
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from attendre_core.memory.arrivals import RECORDS, Arrivals, cleared, padded, ta
 from attendre_core.memory.state import EvictedEntries, KeyValueState
 from attendre_core.tiers.compress import Compressor, as_index
 from attendre_core.tiers.merge import Merge, fill_slots, merge
-from attendre_core.tiers.state import Span, TiersState, TierState, cut, joined, spans, tier_state
+from attendre_core.tiers.state import Span, TiersState, TierState, cut, spans, tier_state
 from attendre_core.tree import tree_leaves, tree_map, tree_of
 
 if TYPE_CHECKING:
@@ -198,26 +198,17 @@ def _merged(own: KeyValueState, new: Arrivals) -> TierState:
 
 
 def _written(state: TiersState, writes: list[Exchange], donate: bool) -> TiersState:
-    """Write the entries of all tiers at once."""
+    """Write the entries of all tiers; nothing of the state is read after the first is written."""
     axis = state.valid.ndim - 1
-    slot = joined([as_index(exchange.slot) for exchange in writes])
-    write = joined([exchange.write for exchange in writes])
-
-    def every(name: str, at: int = axis) -> Any:
-        parts = [getattr(exchange.new, name) for exchange in writes]
-        return tree_map(lambda _, *leaves: joined(list(leaves), at), getattr(state, name), *parts)
-
-    key, value = ops.write_slots(
-        (state.key, state.value), slot, (every("key", 2), every("value", 2)), write,
-        axis=2, donate=donate,
-    )  # fmt: skip
-    records = ops.write_slots(
-        (*state[2:8], *tree_leaves(state.aux)), slot,
-        (*map(every, RECORDS), *tree_leaves(every("aux"))), write, axis=axis, donate=donate,
-    )  # fmt: skip
+    wide, records = [state.key, state.value], [*state[2:8], *tree_leaves(state.aux)]
+    for new, slot, write, *_ in writes:
+        wide = ops.write_slots(wide, slot, (new.key, new.value), write, axis=2, donate=donate)
+        own = (*new[2:8], *tree_leaves(new.aux))
+        records = ops.write_slots(records, slot, own, write, axis=axis, donate=donate)
+        donate = True  # what was written is ours
     return state._replace(
-        key=key,
-        value=value,
+        key=wide[0],
+        value=wide[1],
         **dict(zip(RECORDS, records, strict=False)),
         aux=tree_of(state.aux, records[len(RECORDS) :]),
     )

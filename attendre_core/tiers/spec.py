@@ -9,6 +9,7 @@ from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.sizes import state_bytes
+from attendre_core.outside.store import HostStore
 from attendre_core.outside.tier import HostTier
 from attendre_core.policies import Policy
 from attendre_core.tiers.compress import Compressor
@@ -235,6 +236,12 @@ class TiersSpec:
         """Return tiers with other memories on the device, read in the same way."""
         outside = (self.outside,) if self.outside else ()
         return type(self)(first, *rest, *outside, read=self.read)
+
+    def over(self, store: HostStore) -> Any:
+        """Return the same tiers over another store outside of the device."""
+        if self.outside is None:
+            raise ConfigError("Tiers: there is no tier outside of the device.")
+        return type(self)(self.first, *self.rest, self.outside.over(store), read=self.read)
 
 
 def with_scale(memory: KeyValueMemory | TiersSpec, scale: float | None) -> Any:

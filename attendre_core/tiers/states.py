@@ -170,7 +170,8 @@ class TiersStates(TiersSpec):
         plain: dict[str, Any] = {"policy": FIFO(), "protect_recent": 0, "sinks": 0, "pin": ()}
         first = replace(self.first, size=slots, present="compete", **plain)
         rest = (replace(tier, memory=replace(tier.memory, **plain)) for tier in self.rest)
-        return self.but(first, *rest), state
+        memory = self.but(first, *rest)
+        return memory.over(self.outside.entries.only_read()) if self.outside else memory, state
 
     # ---------------------------------------------------------------- inside
 

@@ -281,6 +281,12 @@ class Tiers(TiersStates):
         """Let each tier's policy observe its own part."""
         places, after = spans(self, state.key.shape[2]), []
         latest = readings[0][0].attention.latest
+        rules = [memory.policy for memory in self.memories]
+        silent = state.policy_state is None and not any(tier.waiting for tier in self.rest)
+        silent = silent and all(tier.policy_state is None for tier in state.tiers)
+        if silent and len(readings) == 1 and all(type(r).observe is Policy.observe for r in rules):
+            seen = state.observed | readings[0][0].attention.seen
+            return state._replace(observed=seen, latest_query=latest)
         for number, (memory, span) in enumerate(zip(self.memories, places, strict=True)):
             reading, start = readings[min(number, len(readings) - 1)]
             own = tier_state(state, number, span)

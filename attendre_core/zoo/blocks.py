@@ -97,7 +97,10 @@ def ends_of(library: str, part: Part) -> tuple[Callable[..., Array], Callable[..
 
 @lru_cache(maxsize=16)
 def compiling(library: str) -> Callable[..., Any]:
-    """Return a ``run_layer`` for `Stack` that compiles one program for equal layers."""
+    """Return a ``run_layer`` for `Stack` that compiles one program for equal layers.
+
+    A layer whose memory goes on outside of the device is run operation by operation.
+    """
 
     def run(
         function: Callable[..., Any],
@@ -107,6 +110,8 @@ def compiling(library: str) -> Callable[..., Any]:
         *arrays: Any,
         **settings: Any,
     ) -> Any:
+        if getattr(layer.kv_memory, "outside", None):  # it leaves the device
+            return function(layer, block, state, *arrays, **settings)
         program = _program(library, function, layer, block.part, tuple(settings.items()))
         return program(state, block.params, block.cross, *arrays)
 

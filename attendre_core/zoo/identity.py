@@ -25,7 +25,8 @@ _FIRST_FIELDS = (
 )  # fmt: skip
 _FIRST_NAMES = {"layer_policies": "layers"}
 #: Fields of policies and memories that came later, with the values that change nothing.
-_LATER_FIELDS = ("window=None", "layer_sizes=()", "head_sizes=()", "adapt=False", "adapt=True")
+_LATER_FIELDS = ("window=None", "layer_sizes=()", "head_sizes=()", "tiers=()", "host=None",
+                 "adapt=False", "adapt=True")  # fmt: skip
 #: Longest text of a file that is parsed, to compare its fields.
 _LONGEST = 20_000
 

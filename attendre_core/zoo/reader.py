@@ -17,6 +17,7 @@ from attendre_core.tree import tree_leaves
 from attendre_core.zoo.architectures.base import Params, Part
 from attendre_core.zoo.blocks import blocks_of, ends_of
 from attendre_core.zoo.memories import is_far, memory_stack
+from attendre_core.zoo.outside import Stores, open_stores, over
 
 __all__ = ["Hidden", "Reader", "States"]
 
@@ -64,11 +65,16 @@ class Reader:
         self.blocks = blocks_of(part, params)
         self._embed, self._final = ends_of(library, part)
         self.observer = observer
+        #: Of each layer, what it keeps outside of the device; opened with the first stack.
+        self.stores: Stores | None = None
 
     def stack(self, length: int) -> Stack:
         """Return the layers for inputs of up to ``length`` positions."""
         far = is_far(self.part, length)
-        return memory_stack(self.part, self.memory, self.library, causal=self.causal, far=far)
+        stack = memory_stack(self.part, self.memory, self.library, causal=self.causal, far=far)
+        if self.stores is None:
+            self.stores = open_stores(stack)
+        return over(stack, self.stores)
 
     def start(self, batch: int) -> States:
         """Make empty states."""

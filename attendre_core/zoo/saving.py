@@ -8,8 +8,6 @@ the same model looks like.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +17,7 @@ import numpy as np
 
 from attendre_core.backend import Backend, backend_of, beside
 from attendre_core.errors import ConfigError, StateError
+from attendre_core.files import replacing
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.ops.slots import gather_slots
 from attendre_core.tree import tree_leaves, tree_map
@@ -174,21 +173,13 @@ def write_arrays(
     arrays = {name: _portable(to_numpy(leaf)) for name, leaf in named_leaves(tree)}
     text = json.dumps(notes)
     metadata = {"format": _FORMAT, "checksum": str(_checksum(arrays, text)), "notes": text}
-    target, aside = Path(path), None
     try:
-        handle, aside = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
-        os.close(handle)
-        save(arrays, aside, metadata=metadata)
-        with Path(aside).open("rb") as file:
-            os.fsync(file.fileno())
-        Path(aside).replace(target)
+        with replacing(path) as file:
+            save(arrays, file.name, metadata=metadata)
     except Exception as error:
         raise StateError(
             f"Stream.save: {path} cannot be written ({error}). What was there before is unchanged."
         ) from error
-    finally:
-        if aside is not None:
-            Path(aside).unlink(missing_ok=True)
 
 
 def _portable(array: Any) -> Any:

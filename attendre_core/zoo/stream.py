@@ -26,6 +26,7 @@ from attendre_core.zoo.input_kind import InputKind
 from attendre_core.zoo.labels import Labels
 from attendre_core.zoo.memories import keeps_first
 from attendre_core.zoo.outputs import KeepOutputs
+from attendre_core.zoo.outside import Stores, fill_stores, saved_stores
 from attendre_core.zoo.probing import ProbedStream
 from attendre_core.zoo.reader import Hidden, Reader
 from attendre_core.zoo.saving import SavedArrays, read_arrays, sorted_queues, write_arrays
@@ -228,6 +229,8 @@ class Stream(ProbedStream):
         twin._reader = _reader_of(self.model, None)
         if isinstance(twin._reader, GrowingReader):
             twin._reader.stack(self._states[0].kv.key.shape[2])
+        elif self.stores:
+            twin._reader.stores = tuple(store and store.copy() for store in self.stores)
         twin._pending = [list(row) for row in self._pending]
         twin._type, twin._first = list(self._type), list(self._first)
         twin._kind = self._kind.copy()
@@ -344,6 +347,11 @@ class Stream(ProbedStream):
             for layer, state in zip(layers, self._states, strict=True)
         ]
 
+    @property
+    def stores(self) -> Stores:
+        """Of each layer, what it keeps outside of the device: a `HostStore`, or None."""
+        return self._reader.stores or ()
+
     def entries(self) -> list[Entries]:
         """Return what the memory of each layer holds: keys, values, positions and scores."""
         layers = self._reader.stack(int(self._read.max())).layers
@@ -378,7 +386,8 @@ class Stream(ProbedStream):
             "input": self._kind.notes(),
             "labels": self._labels.notes(),
         }
-        write_arrays(path, self._arrays, self.model.backend.to_numpy, notes)
+        arrays = {**self._arrays, "stores": saved_stores(self.stores)}
+        write_arrays(path, arrays, self.model.backend.to_numpy, notes)
 
     @classmethod
     def restored(cls, model: Model, path: str | Path | SavedArrays) -> Stream:
@@ -396,6 +405,7 @@ class Stream(ProbedStream):
             stream._states = stream._reader.fitted(stream._states)
         else:
             check_windows(model, saved, stream._states)
+        saved = fill_stores(stream.stores, stream._states, saved)
         new = saved.fill(stream._arrays, model.backend)
         stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
         stream._last = new["last"]

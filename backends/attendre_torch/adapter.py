@@ -54,6 +54,7 @@ def backend() -> Backend:
         device_of=_device_of,
         find_device=_find_device,
         kernels={
+            "among_top_k": selection.among_top_k,
             "attend": dispatch.attend_or(pooling.attend_or(_attend)),
             "attention": kernels.attention,
             "bounded": kernels.bounded,

@@ -59,10 +59,14 @@ def lowest(primary: Tensor | None, order: Tensor, count: int) -> Tensor:
     return torch.topk(key, count, dim=-1, largest=False, sorted=True).indices
 
 
+#: The bits of -0.0.
+_SIGN = -(2**31)
+
+
 def keys(primary: Tensor, order: Tensor) -> Tensor:
     """Return distinct 64-bit integers in the order of (primary, order); primary is float32."""
-    bits = (primary + 0.0).view(torch.int32)  # -0.0 becomes 0.0
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    bits = primary.view(torch.int32)  # sign and magnitude: both zeros become 0
+    bits = torch.where(bits < 0, _SIGN - bits, bits)
     return torch.add(order, bits.to(torch.int64), alpha=2**32)
 
 

@@ -35,7 +35,7 @@ __all__ = [
 Kernel = Callable[..., Any]
 #: The key of an entry of rank -inf with the highest order; see `attendre_torch.kernels.keys`.
 _LAST = 2**31 - 1
-_NEVER = -2139095041 * 2**32 + 2**31 - 1
+_NEVER = -2139095040 * 2**32 + 2**31 - 1
 _DENSE = torch.contiguous_format
 
 
@@ -90,9 +90,10 @@ def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> T
     of_range, of_largest = SNAP_RANGES
     largest = torch.linalg.vector_norm(held, math.inf, dim=-1, keepdim=True)
     near = torch.sub(largest * of_largest, below.amin(-1, keepdim=True), alpha=of_range)
-    same = held.masked_fill((held - start).abs() > near, math.inf).amin(-1, keepdim=True)
+    close = (held - start).abs() <= near
+    same = namespace.where(close, held, math.inf).amin(-1, keepdim=True)
     start = torch.where(same < math.inf, same, start)
-    return start.masked_fill(number == 0, 0.0)[..., 0]
+    return start.nan_to_num(0.0, math.inf, -math.inf)[..., 0]  # NaN: the mean of none
 
 
 def admit(primary: Tensor, order: Tensor, new_primary: Tensor, new_order: Tensor) -> Any:

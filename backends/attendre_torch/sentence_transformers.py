@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.zoo.loading import load
+from attendre_core.zoo.pooling import POOLINGS
 from attendre_core.zoo.tokenizers.around import around
 from attendre_core.zoo.tokens import padded
 from attendre_torch.trainable import TrainableModel
@@ -62,7 +63,7 @@ class AttendreTransformer(InputModule):  # type: ignore[misc]
         path: str | Path,
         memory: str | int | None = None,
         *,
-        pooling: str | None = None,
+        pooling: Literal["mean", "cls", "max", "last"] | None = None,
         dtype: str = "float32",
         tokenizer: str | Path | None = None,
     ) -> None:
@@ -72,10 +73,10 @@ class AttendreTransformer(InputModule):  # type: ignore[misc]
                 f"AttendreTransformer: memory is a {type(memory).__name__}, expected a name, a "
                 "size or None: it is saved with the module. A MemoryConfig has a name."
             )
-        if pooling not in (None, "mean", "cls", "max", "last"):
+        if pooling is not None and pooling not in POOLINGS:
             raise ConfigError(
-                f"AttendreTransformer: pooling is {pooling!r}, expected 'mean', 'cls', 'max', "
-                "'last', or None for all hidden states."
+                f"AttendreTransformer: pooling is {pooling!r}, expected {', '.join(POOLINGS)}, or "
+                "None for all hidden states."
             )
         self.path, self.tokenizer_path = Path(path), tokenizer
         self.memory, self.pooling, self.dtype = memory, pooling, dtype

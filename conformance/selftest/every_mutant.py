@@ -12,6 +12,7 @@ from layer_mutants import LAYER_MUTANTS
 from memory_mutants import MEMORY_MUTANTS
 from mutant import Mutant
 from position_mutants import POSITION_MUTANTS
+from store_mutants import STORE_MUTANTS
 from tier_mutants import TIER_MUTANTS
 from weight_mutants import WEIGHT_MUTANTS
 
@@ -25,6 +26,7 @@ EVERY_MUTANT = (
     + WEIGHT_MUTANTS
     + TIER_MUTANTS
     + BEYOND_MUTANTS
+    + STORE_MUTANTS
 )
 
 #: What has to be installed to run a mutant.

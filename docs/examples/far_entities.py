@@ -6,12 +6,12 @@ A log names things and says of what kind they are, once, earlier or later::
 
 An entity is a name with all that follows up to ``Unit``, at most five words on. So its beginning
 depends on what comes later, and its end on what came before; names and ``Unit`` also stand alone
-and are no entities. Its kind is that of the word ``hostAtlas``, ``personAtlas`` or ``productAtlas``,
-which is somewhere else in the document.
+and are no entities. Its kind is that of the word ``hostAtlas``, ``personAtlas`` or
+``productAtlas``, which is somewhere else in the document.
 
 `train` teaches a small ModernBERT, with the classes of transformers, on documents of up to 256
-words, within three minutes on two cores. Then documents of 1,024 words are read: in pieces of 256 as
-they are or overlapping by half, through memories, and with full attention.
+words, within three minutes on two cores. Then documents of 1,024 words are read: in pieces of 256
+as they are or overlapping by half, through memories, and with full attention.
 
 Run it with ``python far_entities.py --out tagger`` (a checkpoint with its tokenizer, for
 ``attendre tag`` too); ``--record FILE`` writes what was found in each document.
@@ -36,10 +36,12 @@ NAMES = ("Atlas", "Borea", "Cobalt", "Delta", "Ember", "Fjord", "Garnet", "Halo"
 KINDS = ("host", "person", "product")
 END = "Unit"
 WORDS = (
-    "opened closed moved checked north south gate door line level early late again twice slowly "
-    "report signal request answer queue worker cache index table record page node port link lock "
-    "timer retry batch stage phase round sent seen kept lost found ready idle busy empty full"
-).split()
+    "opened", "closed", "moved", "checked", "north", "south", "gate", "door", "line", "level",
+    "early", "late", "again", "twice", "slowly", "report", "signal", "request", "answer",
+    "queue", "worker", "cache", "index", "table", "record", "page", "node", "port", "link",
+    "lock", "timer", "retry", "batch", "stage", "phase", "round", "sent", "seen", "kept",
+    "lost", "found", "ready", "idle", "busy", "empty", "full",
+)  # fmt: skip
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 VOCABULARY = (*SPECIAL, *NAMES, END, *(k + n for k in KINDS for n in NAMES), *WORDS)
 ID = {word: number for number, word in enumerate(VOCABULARY)}
@@ -85,7 +87,7 @@ def document(rng: np.random.Generator, length: int, nearest: int, farthest: int)
     entities: list[Entity] = []
 
     def take(start: int, stop: int) -> bool:
-        inside = 0 <= start and stop <= length and bool(free[start:stop].all())
+        inside = start >= 0 and stop <= length and bool(free[start:stop].all())
         if inside:
             free[start:stop] = False
         return inside
@@ -306,7 +308,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--record", type=Path, help="write the counts of all documents")
     parser.add_argument("--picture", type=Path, help="write a picture of one entity as text")
-    parser.add_argument("--count", type=int, default=60, help="documents (60)")
+    parser.add_argument("--count", type=int, default=24, help="documents (24)")
     arguments = parser.parse_args()
     if not (arguments.out / "model.safetensors").is_file():
         arguments.out.mkdir(parents=True, exist_ok=True)

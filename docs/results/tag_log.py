@@ -1,7 +1,7 @@
 """Stream a log of an hour through ``attendre tag`` and record the memory that it takes.
 
-``python tag_log.py FOLDER`` takes the checkpoint that ``docs/examples/far_entities.py --out FOLDER``
-trains. The log has ten lines of eight words a second, and is not kept: it goes into the pipe as it is
+``python tag_log.py FOLDER`` takes what ``docs/examples/far_entities.py --out FOLDER`` trained.
+The log has ten lines of eight words a second and goes into the pipe as it is
 made. Every five minutes of the log, the resident memory of the process is noted.
 """
 

@@ -80,9 +80,24 @@ def _signed(*numbers: float) -> str:
     return f"{value} ({low} to {high})"
 
 
+def picture() -> str:
+    """Return the picture of an entity."""
+    drawn = (HERE / "encoders" / "picture.txt").read_text(encoding="utf-8")
+    return f"```text\n{drawn}```"
+
+
+def hour() -> str:
+    """Return the resident memory of `attendre tag` over an hour of a log."""
+    told = json.loads((HERE / "encoders" / "log.json").read_text(encoding="utf-8"))
+    rows = [[f"{second // 60}", str(spans), f"{size:.0f}"] for second, spans, size in told["rows"]]
+    words = f"{told['words']:,} words, {told['spans']:,} spans, {told['wrong_places']} of them"
+    return f"{words} at a wrong place.\n\n" + Table(["minute", "spans", "MiB"], rows).markdown()
+
+
 def table(name: str) -> str:
     """Return the table of a block."""
-    return entities() if name == "entities" else finding(name)
+    others = {"entities": entities, "picture": picture, "log": hour}
+    return others[name]() if name in others else finding(name)
 
 
 def written(text: str) -> str:

@@ -23,7 +23,7 @@ RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 #: The modules beside the results, which are no part of the package.
 BESIDE = (
     "claims", "compact", "meetings", "policies", "study", "study_results", "tables",
-    "write_policies", "write_tables",
+    "write_encoders", "write_policies", "write_tables",
 )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def test_every_token_is_kept_once_and_has_enough_around_it(reads: str) -> None:
             assert covered == list(range(length))
         assert all(cut.start <= cut.first < cut.last <= cut.stop for cut in cuts)
         if reads == "windows":
-            inner = [i for cut in cuts for i in range(cut.first, cut.last) if 0 < cut.start]
+            inner = [i for cut in cuts for i in range(cut.first, cut.last) if cut.start > 0]
             starts = {i: cut.start for cut in cuts for i in range(cut.first, cut.last)}
             assert all(i - starts[i] >= 1 for i in inner)
 

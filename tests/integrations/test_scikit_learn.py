@@ -28,7 +28,6 @@ LABELS = [0, 1, 0, 1] * 3
 #: What scikit-learn checks of every estimator and needs no numbers as input. All others of its
 #: checks draw tables of numbers, and it leaves them out for what takes text, its own included.
 CHECKS = (
-    "check_do_not_raise_errors_in_init_or_set_param",
     "check_estimator_cloneable",
     "check_estimator_repr",
     "check_estimator_tags_renamed",

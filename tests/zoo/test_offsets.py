@@ -270,3 +270,8 @@ def test_half_a_character_is_refused():
     assert incremental.end()[0] == [0, 0, 0]
     with pytest.raises(at.DTypeError, match="a bytes, expected a text"):
         incremental.feed(b"a")
+
+
+def test_a_tokenizer_without_offsets_is_refused():
+    with pytest.raises(at.ConfigError, match="the object does not say where its tokens are"):
+        IncrementalTokenizer(object())

@@ -36,7 +36,7 @@ def marian(names=("Wemb", "decoder_Wemb_def_trans_b")):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("model.onnx", b"\x08\x07", r"model\.onnx: is an ONNX file.*exported from: a folder"),
+        ("model.onnx", b"\x08\x07", r"model\.onnx: is an ONNX file.*config\.json beside it"),
         ("model.ONNX", b"\x08\x07", r"is an ONNX file"),
         ("model.npz", b"PK\x03\x04", r"as Marian writes them.*convert_marian_to_pytorch"),
         ("tf_model.h5", b"", r"weights of TensorFlow.*exported from"),
@@ -59,7 +59,7 @@ def test_files_are_named(name, content, message, tmp_path, refused):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("model.onnx", b"", r"model\.onnx: is an ONNX file, .* not read.*exported from"),
+        ("other.onnx", b"", r"other\.onnx: is an ONNX file .* pass the path of the file"),
         ("onnx/model_quantized.onnx", b"", r"model_quantized\.onnx: is an ONNX file"),
         ("tf_model.h5", b"", r"weights of TensorFlow"),
         ("model.intgemm.bin", marian(), r"model\.intgemm\.bin: is a model of Marian"),

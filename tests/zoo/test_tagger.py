@@ -199,7 +199,7 @@ def test_spans_across_chunks(word_tagger):
     """Words of one span are in chunks of their own, wherever it lies."""
     tagger = at.pipeline("ner", word_tagger, memory=replace(at.preset("attendre:16"), chunk=4))
     for ahead in range(12):
-        text = "met " * ahead + "Ada Lovelace Ada Charles Babbage met New York."
+        text = "met " * ahead + "Ada Lovelace Ada Charles Babbage met New York"
         found = [(span.label, span.text) for span in tagger.stream([text])]
         assert found == [("PER", "Ada Lovelace Ada Charles Babbage"), ("LOC", "New York")]
 

@@ -135,7 +135,7 @@ class Deberta(Bert):
     @property
     def scale(self) -> float:
         """Logits are sums of one product and one for each of the terms."""
-        return (self.head_dim * (1 + len(self.terms))) ** -0.5
+        return float((self.head_dim * (1 + len(self.terms))) ** -0.5)
 
     def encoding(self, layer: int) -> Encoding:
         """Return how distances attend."""

@@ -42,7 +42,8 @@ def load(
     ----------
     path
         A Hugging Face folder (``config.json`` and safetensors), a ``.gguf`` file, a llama2.c
-        ``.bin`` file, or a folder with one such file.
+        ``.bin`` file, or a folder with one such file; an ``.onnx`` file with a ``config.json``
+        beside it or one folder up.
     memory
         ``1024`` (entries per layer) or ``"64MiB"`` (bytes of all layers): the system that we
         recommend for this architecture. ``"LRA-sum+softmax+c=0:512"``: a system by name; see
@@ -183,6 +184,11 @@ def _open_file(file: Path) -> tuple[Checkpoint, Tokenizer | None]:
             )
         small = Llama2cCheckpoint(file)
         return small, tokenizer_beside(file, small.config.size("vocab_size"))
+    homes = [home for home in file.parents[:2] if (home / "config.json").is_file()]
+    if file.suffix == ".onnx" and homes:
+        from attendre_core.zoo.loading.folder import FolderCheckpoint
+
+        return FolderCheckpoint(homes[0], file), tokenizer_of(homes[0])
     raise known_other(file) or CheckpointError(
         f"{file}: is no checkpoint that can be loaded, expected a folder with config.json, a "
         ".gguf file or a llama2.c .bin file."

@@ -9,6 +9,7 @@ from typing import Any
 from attendre_core.errors import CheckpointError, ConfigError
 from attendre_core.zoo.config import RawConfig, read_json
 from attendre_core.zoo.loading.mapping import mapped_bytes
+from attendre_core.zoo.loading.onnx_file import onnx_tensors
 from attendre_core.zoo.loading.other_formats import others_in
 from attendre_core.zoo.loading.pickled import pickled_tensors
 from attendre_core.zoo.loading.placing import NUMPY_DTYPES, Stored
@@ -25,15 +26,17 @@ class FolderCheckpoint:
     ----------
     folder
         Holds ``config.json``, and ``model.safetensors``, or shards with an index, or
-        ``pytorch_model.bin``.
+        ``pytorch_model.bin``, or ``model.onnx``, also in a folder ``onnx``.
+    weights
+        A file to read instead.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, weights: Path | None = None) -> None:
         self.where = str(folder)
         self.config = _configuration(folder)
         self._tensors: dict[str, Stored] = {}
-        for file in _weight_files(folder):
-            new = mapped_tensors(file) if file.suffix == ".safetensors" else pickled_tensors(file)
+        for file in _weight_files(folder) if weights is None else [weights]:
+            new = _READERS.get(file.suffix, pickled_tensors)(file)
             twice = self._tensors.keys() & new.keys()
             if twice:
                 raise CheckpointError(
@@ -87,6 +90,9 @@ def _weight_files(folder: Path) -> list[Path]:
     found = sorted(folder.glob("*.safetensors"))
     if len(found) == 1:
         return found
+    for exported in (folder / "model.onnx", folder / "onnx" / "model.onnx"):
+        if exported.is_file():
+            return [exported]
     raise others_in(folder) or CheckpointError(
         f"{folder}: no weights found, expected model.safetensors, shards with "
         "model.safetensors.index.json, or pytorch_model.bin. Download the whole folder."
@@ -137,6 +143,9 @@ def mapped_tensors(file: Path, *, trusted: bool = False) -> dict[str, Stored]:
             array = array.view(NUMPY_DTYPES[dtype]).reshape(entry["shape"])
         tensors[name] = Stored(array, dtype or str(entry["dtype"]))
     return tensors
+
+
+_READERS = {".safetensors": mapped_tensors, ".onnx": onnx_tensors}
 
 
 def _validated(file: Path) -> None:

@@ -12,7 +12,8 @@ _ORIGINAL = "Load the model that it was exported from: a folder with config.json
 _FOLDER = "Pass the folder that it lies in, with its config.json."
 #: Endings of files, what they are, and what to do.
 _ENDINGS = {
-    ".onnx": f"is an ONNX file, a program for another runtime, which is not read. {_ORIGINAL}",
+    ".onnx": "is an ONNX file without a configuration, or under a name of its own. Put the model's "
+    "config.json beside it, or one folder up, and pass the path of the file.",
     ".tflite": f"is a TensorFlow Lite file, which is not read. {_ORIGINAL}",
     ".h5": f"holds weights of TensorFlow, which are not read. {_ORIGINAL}",
     ".msgpack": f"holds weights of Flax, which are not read. {_ORIGINAL}",

@@ -111,6 +111,8 @@ def _shareable(stored: Stored, start: int, stop: int, dtype: str, alignment: int
     """Return rows as NumPy numbers of a dtype: those of the file, or a copy where they differ."""
     source = stored.array[start:stop]
     fits = stored.is_plain and stored.dtype == dtype and source.flags.aligned
+    flags = source.flags  # of an ONNX file, some are read-only or transposed
+    fits = fits and flags.c_contiguous and flags.writeable
     if fits and source.ctypes.data % alignment == 0:
         return source
     shape = (stop - start, *stored.full_shape[1:])

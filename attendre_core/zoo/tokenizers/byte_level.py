@@ -1,4 +1,4 @@
-"""Byte-pair encoding of bytes, as GPT-2 does it, from the vocabulary and merges of a GGUF file."""
+"""Byte-pair encoding of bytes, as GPT-2 does it, from its vocabulary and merges."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ def byte_level_tokenizer(
     merges
         Pairs with a space between them, the first ones first.
     way
-        A value of `PRE_TOKENIZERS`.
+        A value of `PRE_TOKENIZERS`; or ``"gpt-2-prefixed"``, by which every text begins with a
+        space.
     before, after
         Ids around a text.
     """
@@ -94,7 +95,7 @@ def _pair(where: str, merge: str, ids: Mapping[str, int]) -> tuple[str, str]:
         left += first
     if not space or left not in ids or right not in ids or left + right not in ids:
         raise CheckpointError(
-            f"{where}: tokenizer.ggml.merges holds {merge[:80]!r}, expected two tokens of the "
+            f"{where}: the merges hold {merge[:80]!r}, expected two tokens of the "
             "vocabulary that make a third. It is damaged."
         )
     return left, right
@@ -102,8 +103,8 @@ def _pair(where: str, merge: str, ids: Mapping[str, int]) -> tuple[str, str]:
 
 def _pre_tokenizer(package: Any, way: str) -> Any:
     kinds = package.pre_tokenizers
-    if way == "gpt-2":
-        return kinds.ByteLevel(add_prefix_space=False)
+    if way in ("gpt-2", "gpt-2-prefixed"):
+        return kinds.ByteLevel(add_prefix_space=way != "gpt-2")
     if way == "smollm":
         return kinds.Sequence(
             [kinds.Digits(individual_digits=True), kinds.ByteLevel(add_prefix_space=False)]

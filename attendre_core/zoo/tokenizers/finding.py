@@ -6,14 +6,19 @@ from pathlib import Path
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.tokenizers.base import Tokenizer
+from attendre_core.zoo.tokenizers.byte_pairs import byte_pair_tokenizer
 from attendre_core.zoo.tokenizers.fast import FastTokenizer
 from attendre_core.zoo.tokenizers.pieces import MarianTokenizer, PieceTokenizer
+from attendre_core.zoo.tokenizers.shifted import shifted_tokenizer
 from attendre_core.zoo.tokenizers.wordpiece import wordpiece_tokenizer
 
 __all__ = ["FILES", "tokenizer_at", "tokenizer_of"]
 
 #: The files in which a tokenizer is looked for.
-FILES = ("tokenizer.json", "vocab.txt", "source.spm", "spiece.model", "tokenizer.model")
+FILES = (
+    "tokenizer.json", "vocab.txt", "merges.txt", "source.spm", "sentencepiece.bpe.model",
+    "spm.model", "spiece.model", "tokenizer.model",
+)  # fmt: skip
 
 
 def tokenizer_of(folder: Path) -> Tokenizer | None:
@@ -24,6 +29,11 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
         return wordpiece_tokenizer(folder / "vocab.txt")
     if (folder / "source.spm").exists():
         return MarianTokenizer(folder)
+    if (folder / "merges.txt").exists() and (folder / "vocab.json").exists():
+        return byte_pair_tokenizer(folder)
+    for name in ("sentencepiece.bpe.model", "spm.model"):
+        if (folder / name).exists():
+            return shifted_tokenizer(folder / name)
     for name in ("spiece.model", "tokenizer.model"):
         if (folder / name).exists():
             return PieceTokenizer(folder / name)
@@ -55,6 +65,10 @@ def _tokenizer_file(file: Path) -> Tokenizer | None:
         return None
     if file.suffix == ".json":
         return FastTokenizer.from_file(file)
+    if file.name in ("sentencepiece.bpe.model", "spm.model"):
+        return shifted_tokenizer(file)
+    if file.name == "merges.txt":
+        return byte_pair_tokenizer(file.parent)
     if file.suffix == ".model":
         return PieceTokenizer(file)
     return wordpiece_tokenizer(file) if file.suffix == ".txt" else None

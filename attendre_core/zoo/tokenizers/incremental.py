@@ -63,6 +63,12 @@ class IncrementalTokenizer:
     """
 
     def __init__(self, tokenizer: Tokenizer, least: int = 48, longest: int = 1024) -> None:
+        if not hasattr(tokenizer, "encode_with_offsets"):
+            raise ConfigError(
+                f"IncrementalTokenizer: the {type(tokenizer).__name__} does not say where its "
+                "tokens are in the text, expected a method encode_with_offsets(text) that returns "
+                "ids and offsets."
+            )
         self._tokenizer, self._least, self._longest = tokenizer, least, longest
         self._text, self._start = "", 0
 

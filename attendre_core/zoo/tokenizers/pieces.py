@@ -15,7 +15,7 @@ from attendre_core.zoo.tokenizers.base import (
     refused_if_broken,
 )
 
-__all__ = ["MarianTokenizer", "PieceTokenizer"]
+__all__ = ["MarianTokenizer", "PieceTokenizer", "piece_model"]
 
 #: T5's places to fill in stand behind its pieces, the last one first.
 _BLANKS = 100
@@ -37,7 +37,7 @@ class PieceTokenizer:
     """
 
     def __init__(self, file: Path) -> None:
-        self._model = _model(file)
+        self._model = piece_model(file)
         beside = file.with_name("tokenizer_config.json")
         config = RawConfig(read_json(beside) if beside.is_file() else {}, str(beside))
         self._blanks = file.name == "spiece.model"
@@ -102,7 +102,10 @@ class MarianTokenizer:
     """
 
     def __init__(self, folder: Path) -> None:
-        self._source, self._target = _model(folder / "source.spm"), _model(folder / "target.spm")
+        self._source, self._target = (
+            piece_model(folder / "source.spm"),
+            piece_model(folder / "target.spm"),
+        )
         where = folder / "vocab.json"
         ids = RawConfig(read_json(where), str(where))
         self._ids = {name: ids.size(name, least=0) for name in ids.values}
@@ -138,7 +141,8 @@ class MarianTokenizer:
         return str(self._target.decode_pieces([self._pieces[t] for t in known]))
 
 
-def _model(file: Path) -> Any:
+def piece_model(file: Path) -> Any:
+    """Read a SentencePiece model."""
     sentencepiece = needed_package("sentencepiece", file)
     with refused_if_broken(file):
         # Read here and not by the library, which writes to stderr about a file it cannot open.

@@ -12,7 +12,8 @@ from attendre_core.zoo.tokenizers.fast import FastTokenizer
 
 __all__ = ["wordpiece_of_pieces", "wordpiece_tokenizer"]
 
-_SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]")
+_SPECIAL = ("[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]", "<pad>", "<mask>")
+_ENDS, _ENDS_OF_MPNET = ("[CLS]", "[SEP]"), ("<s>", "</s>")
 
 
 def wordpiece_tokenizer(file: Path) -> FastTokenizer:
@@ -37,7 +38,9 @@ def wordpiece_of_pieces(
     """Build a tokenizer from a list of pieces and the values of a ``tokenizer_config.json``."""
     tokenizers = needed_package("tokenizers", where)
     ids = {piece: number for number, piece in enumerate(pieces)}
-    for name in _SPECIAL[:3]:
+    # MPNet has BERT's pieces between RoBERTa's special tokens.
+    ends = _ENDS if "[CLS]" in ids or "<s>" not in ids else _ENDS_OF_MPNET
+    for name in ("[UNK]", *ends):
         if name not in ids:
             raise CheckpointError(
                 f"{where}: has {len(pieces)} pieces but not {name}, expected the vocabulary of a "
@@ -54,5 +57,5 @@ def wordpiece_of_pieces(
         )
         inner.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
         inner.decoder = tokenizers.decoders.WordPiece()
-        inner.add_special_tokens([name for name in _SPECIAL if name in ids])
-        return FastTokenizer(inner, before=[ids["[CLS]"]], after=[ids["[SEP]"]])
+        inner.add_special_tokens([name for name in (*_SPECIAL, *ends) if name in ids])
+        return FastTokenizer(inner, before=[ids[ends[0]]], after=[ids[ends[1]]])

@@ -47,7 +47,7 @@ class Held:
 
     def hold(self, number: int, memory: MemoryConfig, *, inside: bool = False) -> Any:
         """Set what is held; returns the layer itself."""
-        if memory.tiers:
+        if memory.tiers or memory.host:
             raise ConfigError(
                 f"AttendreCache: {memory.name} has tiers, which a cache of transformers cannot "
                 "hold. Load the model with attendre_core.load, or use a system without tiers."

@@ -87,9 +87,8 @@ def keys(
     """Join primary and order to distinct integers that compare as they do, for one block."""
     at = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     x = tl.load(primary + at, mask=at < number, other=0.0)
-    x = tl.where(x == 0.0, 0.0, x)  # -0.0 becomes 0.0
-    bits = x.to(tl.int32, bitcast=True)
-    bits = bits ^ ((bits >> 31) & 0x7FFFFFFF)
+    bits = x.to(tl.int32, bitcast=True)  # sign and magnitude: both zeros become 0
+    bits = tl.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
     low = tl.load(order + at, mask=at < number, other=0).to(tl.int64)
     tl.store(key + at, (bits.to(tl.int64) << 32) + low, mask=at < number)
 
