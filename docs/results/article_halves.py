@@ -4,8 +4,8 @@
 ``= Title =``) into two halves, embeds every half with each system, and appends a line to OUT for
 each: of every article the cosine of its halves, and the mean cosine of its first half to the second
 halves of all others. What OUT has already is not measured again. With a learned table of positions,
-a rule behind ``@`` says which row a position gets: ``last`` repeats the last one, as `Bert` does,
-``wrap`` starts again, ``half`` goes on in the second half of the table.
+a rule behind ``@`` says which row a position gets: ``last`` repeats the last one, ``wrap`` starts
+again, as `Bert` does, ``half`` goes on in the second half of the table.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYSTEMS = (
     "attendre:256@last", "attendre:256@wrap", "full@last", "full@wrap",
 )  # fmt: skip
 RULES: dict[str, Callable[[Array, int], Array]] = {
-    "last": lambda position, rows: position,
+    "last": lambda position, rows: position * (position < rows) + (rows - 1) * (position >= rows),
     "wrap": lambda position, rows: position % rows,
     "half": lambda position, rows: backend_of(position).xp.where(
         position < rows, position, rows // 2 + position % (rows // 2)

@@ -5,7 +5,7 @@
     x ─┬─► q, k, v ─► attention ─► out ─┬─► + ─ norm ─┬─► feed-forward ─┬─► + ─ norm ─►
        └────────────────────────────────┘             └─────────────────┘
 
-Positions are a table that is added to the input; beyond its end the last row is used again.
+Positions are a table that is added to the input; beyond its end it starts again.
 """
 
 from __future__ import annotations
@@ -162,7 +162,9 @@ class Bert(Part, Architecture):
         if "type" in params:
             x = x + typed(params["type"], types)
         if "position" in params:
-            x = x + LearnedPositions(self.positions).embed(params["position"], position)
+            # The last row again and again makes all that is far alike, whatever it says.
+            places = LearnedPositions(self.positions, beyond="wrap")
+            x = x + places.embed(params["position"], position)
         return x
 
     def project(self, params: Params, x: Array, position: Array) -> tuple[Array, Array, Array]:
