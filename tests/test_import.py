@@ -167,6 +167,7 @@ PUBLIC = [
     "Gate",
     "H2O",
     "HostStore",
+    "HostStores",
     "HostTier",
     "ICAE",
     "InCache",
