@@ -168,6 +168,7 @@ PUBLIC = [
     "Gate",
     "H2O",
     "HostStore",
+    "HostStores",
     "HostTier",
     "ICAE",
     "InCache",

@@ -59,9 +59,9 @@ class Settings:
     chunk: int = 8
     rows: int = 32
     steps: int = 300  # with full attention
-    policy_steps: int = 250
+    policy_steps: int = 400
     gate_steps: int = 100
-    slot_steps: int = 600
+    slot_steps: int = 900
     asked: int = 400  # documents in a test
     seed: int = 0
 
