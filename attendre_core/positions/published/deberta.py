@@ -58,66 +58,55 @@ class DisentangledPositions(Encoding):
     scale: float | None = None
 
     def __post_init__(self) -> None:
-        half = 0 if self.buckets is None else self.buckets // 2
-        good = self.buckets is None or (self.buckets == 2 * half and 2 <= half < self.reach - 1)
-        if self.reach < 1 or not good:
+        even = self.buckets is None or self.buckets in range(4, 2 * self.reach - 2, 2)
+        if self.reach < 1 or not even or self.terms not in (("c2p",), ("p2c",), ("c2p", "p2c")):
             raise ConfigError(
-                f"DisentangledPositions: reach is {self.reach} and buckets {self.buckets}, "
-                "expected a positive number, and None or an even number from 4 to twice as many. "
-                "DeBERTa has 512 and 256."
+                f"{self}: expected a reach, no buckets or an even number from 4 to less than twice "
+                "the reach, and c2p, p2c or both, in this order. DeBERTa has 512 and 256."
             )
-        if self.terms not in (("c2p",), ("p2c",), ("c2p", "p2c")):
-            raise ConfigError(
-                f"DisentangledPositions: terms is {self.terms!r}, expected ('c2p',), ('p2c',) or "
-                "('c2p', 'p2c')."
-            )
-
-    def shape(self, heads: int, head_dim: int) -> tuple[int, int, int]:
-        """Return the shape of the parameters."""
-        return (2 * self.span * len(self.terms), heads, head_dim)
 
     @property
     def span(self) -> int:
         """Half of the rows of the parameters."""
         return self.reach if self.buckets is None else self.buckets
 
+    def shape(self, heads: int, head_dim: int) -> tuple[int, int, int]:
+        """Return the shape of the parameters."""
+        return (2 * self.span * len(self.terms), heads, head_dim)
+
     def row(self, distance: int) -> int:
         """Return the row of the parameters for a query so many positions after its key."""
-        bucket = abs(distance)
-        if self.buckets is not None and bucket > self.buckets // 2:
-            half = self.buckets // 2
+        bucket, half = abs(distance), self.span // 2
+        if self.buckets is not None and bucket > half:
             grown = math.log(bucket / half) / math.log((self.reach - 1) / half) * (half - 1)
             # It is evaluated in float32; 1e-6 puts a distance on a boundary into the same bucket.
             bucket = half + math.ceil(grown - 1e-6)
         return min(max(self.span + (bucket if distance > 0 else -bucket), 0), 2 * self.span - 1)
 
     def encode(self, query: Array, key: Array, places: Places, params: Any = None) -> Encoded:
-        """Compute both products for every row of the parameters, and pick those of each pair."""
+        """Compute the products for every row of the parameters, and pick those of each pair."""
         xp = backend_of(query).xp
         _, heads, group, _, dim = query.shape
         expected = self.shape(heads * group, dim)
         if params is None or tuple(params.shape) != expected:
-            given = "missing" if params is None else f"of shape {tuple(params.shape)}"
             raise ShapeError(
-                f"DisentangledPositions: the parameters are {given}, expected (2 * span * "
-                f"len(terms), heads, head_dim) = {expected}. Pass them as encoding_params."
+                f"DisentangledPositions: encoding_params are {getattr(params, 'shape', None)}, "
+                f"expected (2 * span * len(terms), heads, head_dim) = {expected}."
             )
         params = xp.reshape(xp.astype(params, query.dtype), (-1, 2 * self.span, heads, group, dim))
         params = xp.permute_dims(params, (0, 2, 3, 4, 1))
-        distance = places.query[..., None] - places.key[:, :, None, None, :]
-        far = xp.full_like(distance, self.reach)
-        row = xp.minimum(xp.maximum(distance, -far), far) + self.reach
-        row = take_rows(table(query, _rows, self, dtype=xp.int32), row)
-        row = xp.astype(row, xp.argsort(numbers(1, row)).dtype)  # the library's for indices
-        products = []
+        row = places.query[..., None] - places.key[:, :, None, None, :]
+        far = xp.full_like(row, self.reach)
+        row = xp.minimum(xp.maximum(row, -far), far) + self.reach
+        # The library's dtype for indices.
+        row = take_rows(table(query, _rows, self, dtype=xp.argsort(numbers(1, row)).dtype), row)
+        bias = 0.0
         if "c2p" in self.terms:
-            products.append(gather_slots(xp.matmul(query, params[0, ...]), row, axis=4))
+            bias = gather_slots(xp.matmul(query, params[0, ...]), row, axis=4)
         if "p2c" in self.terms:
-            scale = dim**-0.5 if self.scale is None else self.scale
-            asked = xp.matmul(wide(key)[:, :, None, :, :] * scale, params[-1, ...])
-            asked = gather_slots(asked, xp.matrix_transpose(row), axis=4)
-            products.append(xp.matrix_transpose(asked))
-        bias = sum(products[1:], start=products[0])
+            scaled = wide(key)[:, :, None, :, :] * (self.scale or dim**-0.5)
+            asked = xp.matmul(scaled, params[-1, ...])
+            bias = bias + xp.matrix_transpose(gather_slots(asked, xp.matrix_transpose(row), axis=4))
         return Encoded((Term(query, key),), places, bias=bias)
 
 

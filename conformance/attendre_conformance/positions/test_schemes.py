@@ -197,7 +197,7 @@ def test_schemes_refuse_what_they_cannot_do(backend: Any) -> None:
         at.TransformerXLPositions(6).encode(query, key, pairing)
     with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(8, 2, 4\)"):
         at.TransformerXLPositions(6).encode(query, key, pairing, table)
-    with pytest.raises(at.ShapeError, match=r"\(32, 3\).*\(6, 2, 4\).*encoding_params"):
+    with pytest.raises(at.ShapeError, match=r"encoding_params.*32, 3.*\(6, 2, 4\)"):
         at.DisentangledPositions(3, terms=("p2c",)).encode(query, key, pairing, table)
     with pytest.raises(at.ConfigError, match="6 of 4"):
         ops.logits(pairs_of(at.RoPE(rotary_dim=6), query, key, (place, real, place, real), None))
