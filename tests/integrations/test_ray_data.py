@@ -75,7 +75,7 @@ def test_what_an_actor_does_with_a_batch(byte_llama, word_tagger):
     assert [span["text"] for span in first["spans"]] == ["Ada Lovelace", "London"]
     assert second["spans"] == []
     want = at.load(byte_llama, **settings).embed(["Nobody."], "max")
-    np.testing.assert_allclose(second["vector"], want[0], atol=1e-6)
+    np.testing.assert_allclose(second["vector"], want[0], rtol=1e-4, atol=1e-5)
     assert tag(embed(batch.slice(1))).schema == both.schema
     assert embed(both).column_names == ["n", "body", "spans", "vector"]
     with pytest.raises(at.ConfigError, match="no column 'body', only text"):
