@@ -283,8 +283,4 @@ class AttendreLayer(ProbedLayer, LayerSpec):
 
 def _flags(position: Array, valid: Array | None) -> Array:
     """Return which positions are valid; without flags, all are."""
-    if valid is not None:
-        return valid
-    xp = backend_of(position).xp
-    flags: Array = xp.ones_like(position, dtype=xp.bool)
-    return flags
+    return position == position if valid is None else valid
