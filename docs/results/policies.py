@@ -242,7 +242,9 @@ def oracle_table(name: str, folder: Path = HERE) -> str:
     record = read_record(name, folder)
     tables = []
     sizes = {cell.kv for cell in record.cells if cell.policy.endswith(ORACLE)}
-    for kv in sorted(sizes or {cell.kv for cell in record.cells} - {0}):
+    every = {cell.kv for cell in record.cells} - {0}
+    # A size at which only sinks were measured is there to be compared with.
+    for kv in sorted(sizes or {kv for kv in every if len(record.policies(kv)) > 1}):
         tables.append(_size_table(record, kv))
     alone = [
         f"{cell.policy} {_mean(record, found)}"
