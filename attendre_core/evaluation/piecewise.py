@@ -106,8 +106,8 @@ def vectors_of(
     if system.reads == "all":
         memory = None if system.whole else system.memory_for(len(rows[0]), causal=model.causal)
         reading = model.with_memory(memory)
-        first, whole = len(before), len(before) + len(rows[0]) + len(after)
-        wanted = [(0, whole), *((first + cut.start, first + cut.stop) for cut in spans)]
+        first, length = len(before), len(before) + len(rows[0]) + len(after)
+        wanted = [(0, length), *((first + cut.start, first + cut.stop) for cut in spans)]
         for start in range(0, len(rows), batch):
             some = [[*before, *row, *after] for row in rows[start : start + batch]]
             began = time.process_time()
