@@ -53,7 +53,8 @@ class Encoders:
     def against_pieces(self, length: int, repeats: int) -> Ratio:
         """Return our time ÷ that of pieces that overlap by half, read eight at a time."""
         overlapping = system("overlapping-pieces", SIZE)
-        row, around = self.tokens[:length], ([], [])
+        row = self.tokens[:length]
+        around: tuple[list[int], list[int]] = ([], [])
 
         def pieces() -> Any:
             return list(vectors_of(self.ours, [row], around, overlapping, SIZE, 8))

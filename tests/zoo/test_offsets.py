@@ -18,6 +18,7 @@ from attendre_core.zoo.tokenizers.byte_level import PRE_TOKENIZERS, byte_level_t
 from attendre_core.zoo.tokenizers.incremental import IncrementalTokenizer
 from attendre_core.zoo.tokenizers.pieces import MarianTokenizer, PieceTokenizer
 from attendre_core.zoo.tokenizers.scored import ScoredTokenizer
+from attendre_core.zoo.tokenizers.shifted import shifted_tokenizer
 from attendre_core.zoo.tokenizers.unigram import unigram_tokenizer
 from attendre_core.zoo.tokenizers.vocabulary import VocabularyTokenizer
 
@@ -143,6 +144,9 @@ def made(kind, folder):
         options = {"byte_fallback": True} if kind.endswith("bpe") else {}
         file = sentencepiece_model(folder / "tokenizer.model", kind[7:], **options)
         return PieceTokenizer(file)
+    if kind == "shifted":  # the numbers of XLM-R
+        file = sentencepiece_model(folder / "sentencepiece.bpe.model", "unigram")
+        return shifted_tokenizer(file)
     if kind == "words":
         return VocabularyTokenizer(("<s>", "the", "of", "Work"), ())
     if kind == "characters":
@@ -152,7 +156,7 @@ def made(kind, folder):
 
 KINDS = (
     "lowered", "cased", *WAYS, "metaspace-bpe", "metaspace-unigram", "pieces-bpe",
-    "pieces-unigram", "marian", "scored", "gguf-unigram", "words", "characters",
+    "pieces-unigram", "shifted", "marian", "scored", "gguf-unigram", "words", "characters",
 )  # fmt: skip
 
 

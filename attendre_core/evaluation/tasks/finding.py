@@ -194,7 +194,8 @@ class Retrieval(FindDocument):
         names = {example.name for example in asked}
         others = [p.text for e in examples if e.name not in names for p in e.passages]
         pool = iter([others[i] for i in rng.permutation(len(others))])
-        documents, queries = [], []
+        documents: list[str] = []
+        queries: list[tuple[str, str, int]] = []
         for start in range(0, len(asked), self.each):
             some = asked[start : start + self.each]
             gold = [next(p.text for p in e.passages if p.has_answer) for e in some]
@@ -246,7 +247,8 @@ class PassKeys(FindDocument):
         def length(text: str) -> int:
             return len(model.tokens(text, special=False))
 
-        documents, queries = [], []
+        documents: list[str] = []
+        queries: list[tuple[str, str, int]] = []
         for start in range(0, count, self.each):
             some = owners[start : start + self.each]
             hidden = [f"The pass key of the {o} is {rng.integers(10_000, 99_999)}." for o in some]

@@ -15,7 +15,7 @@ from attendre_core.zoo.tokenizers.base import (
     refused_if_broken,
 )
 
-__all__ = ["MarianTokenizer", "PieceTokenizer", "piece_model"]
+__all__ = ["MarianTokenizer", "PieceTokenizer", "piece_model", "spans_of_pieces"]
 
 #: T5's places to fill in stand behind its pieces, the last one first.
 _BLANKS = 100
@@ -68,7 +68,9 @@ class PieceTokenizer:
         begin = 0
         for part in self._parts(text):
             whole = self._token(part)
-            found = _spans(self._model, part) if whole is None else [(whole, "", 0, len(part))]
+            found = (
+                spans_of_pieces(self._model, part) if whole is None else [(whole, "", 0, len(part))]
+            )
             ids += [number for number, _, _, _ in found]
             offsets += [(begin + start, begin + end) for _, _, start, end in found]
             begin += len(part)
@@ -130,7 +132,7 @@ class MarianTokenizer:
         if language is not None and language[0] in self._ids:
             begin = language.end()
             pieces.append((0, language[0], -begin, 0))
-        pieces += _spans(self._source, text[begin:])
+        pieces += spans_of_pieces(self._source, text[begin:])
         unknown = self._ids["<unk>"]
         ids = [self._ids.get(piece, unknown) for _, piece, _, _ in pieces]
         return ids, [(begin + start, begin + end) for _, _, start, end in pieces]
@@ -149,7 +151,7 @@ def piece_model(file: Path) -> Any:
         return sentencepiece.SentencePieceProcessor(model_proto=checked_file(file).read_bytes())
 
 
-def _spans(model: Any, text: str) -> list[tuple[int, str, int, int]]:
+def spans_of_pieces(model: Any, text: str) -> list[tuple[int, str, int, int]]:
     """Return the pieces of a text: id, piece, and its first character and the one behind it.
 
     Of several pieces that spell one character SentencePiece gives it to the last; here all have it.

@@ -9,7 +9,8 @@ from pathlib import Path
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.tokenizers.pieces import piece_model
+from attendre_core.zoo.tokenizers.base import Encoded
+from attendre_core.zoo.tokenizers.pieces import piece_model, spans_of_pieces
 
 __all__ = ["ShiftedTokenizer", "shifted_tokenizer"]
 
@@ -36,12 +37,17 @@ class ShiftedTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
-        unknown = self._model.unk_id()
-        ids = [
-            self._unknown if piece == unknown else piece + self._offset
-            for piece in self._model.encode(text)
-        ]
+        ids = [self._token(piece) for piece in self._model.encode(text)]
         return [self._before, *ids, self._after] if special else ids
+
+    def encode_with_offsets(self, text: str) -> Encoded:
+        """Return token ids without special ones, and where each is in the text, in characters."""
+        pieces = spans_of_pieces(self._model, text)
+        ids = [self._token(piece) for piece, _, _, _ in pieces]
+        return ids, [(start, end) for _, _, start, end in pieces]
+
+    def _token(self, piece: int) -> int:
+        return self._unknown if piece == self._model.unk_id() else piece + self._offset
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
