@@ -82,7 +82,8 @@ def test_long_texts_are_not_cut(theirs):
 def test_pooled_while_it_reads():
     """The same vectors as with a Pooling, which has another name for the last token."""
     module = AttendreTransformer(FOLDER, "attendre:64")
-    for pooling, mode in {"mean": "mean", "cls": "cls", "max": "max", "last": "lasttoken"}.items():
+    # CLS is another matter: a module that pools asks the first token again when it has read all.
+    for pooling, mode in {"mean": "mean", "max": "max", "last": "lasttoken"}.items():
         module.pooling = pooling
         flat = around(module).encode([LONG, SHORT[1]])
         module.pooling = None

@@ -61,8 +61,8 @@ def test_vectors_and_names(byte_llama):
     assert embedder.transform(np.asarray(TEXTS[:2])).shape == (2, vectors.shape[1])
     assert embedder.transform([]).shape == (0, vectors.shape[1])
     # Other settings, other vectors, and no fit between.
-    cls = embedder.set_params(pooling="cls", memory=None).transform(TEXTS)
-    np.testing.assert_allclose(cls, at.load(byte_llama).embed(TEXTS, "cls", True), atol=1e-6)
+    last = embedder.set_params(pooling="last", memory=None).transform(TEXTS)
+    np.testing.assert_allclose(last, at.load(byte_llama).embed(TEXTS, "last", True), atol=1e-6)
 
 
 def test_a_column_of_a_table(byte_llama):
