@@ -180,3 +180,23 @@ def planned_by(text: str, identity: dict[str, Any], model: Any) -> set[Cell]:
             given.wait, chunk, top_k, modes=given.mode or ("bounded",),
         )
     )  # fmt: skip
+
+
+def test_what_was_written(beside: dict[str, ModuleType], tmp_path: Path) -> None:
+    """Systems are compared with sinks of as many entries, and ``+inside`` with the same system."""
+    cells = {
+        "AS": (0.5, 128.0), "AS+inside": (0.6, 128.0), "AS+visible": (0.4, 192.0),
+        "attendre-causal": (0.3, 192.0),
+    }  # fmt: skip
+    with ResultStore(tmp_path / "text.jsonl", {"task": "continuation", "chunk": 64}) as store:
+        for policy, (repeated, entries) in cells.items():
+            score = {"repeated": repeated, "copied": 0.0, "entries": entries, "seconds": 1.0}
+            store.append(Cell(policy, 128, 0), [(str(i), score) for i in range(20)])
+    lines = beside["generated"].written_table("text", tmp_path).splitlines()[2:]
+    compared = {row.split("|")[1].strip(): row.split("|")[3].strip() for row in lines}
+    assert compared == {
+        "`AS`": "", "`AS+inside`": "`AS`", "`AS+visible`": "`AS`",
+        "`attendre-causal`": "`AS+visible`",
+    }  # fmt: skip
+    assert "**+10 (+10 to +10)**" in lines[1]
+    assert beside["write_policies"].block("text", tmp_path).splitlines()[2:] == lines
