@@ -30,8 +30,11 @@ def written_table(name: str, folder: Path = policies.HERE) -> str:
     """
     record = policies.read_record(name, folder)
     metrics = METRICS[record.identity["task"]]
-    (kv,) = {cell.kv for cell in record.cells} - {0}
-    systems = {cell.policy: found for cell, found in record.cells.items()}
+    kv = min({cell.kv for cell in record.cells} - {0})
+    systems = {
+        cell.policy if cell.kv in (0, kv) else f"{cell.policy}:{cell.kv}": found
+        for cell, found in record.cells.items()
+    }
     rows, strong = [], set()
     for i, (policy, found) in enumerate(systems.items()):
         other = _other(systems, policy)
@@ -55,8 +58,9 @@ def _other(systems: dict[str, Measured], policy: str) -> str:
         return policy.removesuffix(INSIDE)
     held = systems[policy].mean("entries")
     equal = [
-        name for name in _PLAIN
-        if name in systems and name != policy and systems[name].mean("entries") == held
+        name for name in systems
+        if name.partition(":")[0] in _PLAIN
+        and name != policy and systems[name].mean("entries") == held
     ]  # fmt: skip
     return (equal or [name for name in _PLAIN[:1] if name != policy] or [""])[0]
 
