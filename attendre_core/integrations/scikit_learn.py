@@ -70,7 +70,7 @@ class DocumentEmbedder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def transform(self, X: Iterable[str]) -> Any:  # noqa: N803 - sklearn's name
-        """Return the vectors of documents, float32 (documents, n_features_out_)."""
+        """Return the vectors of documents, float32, ``(documents, n_features_out_)``."""
         check_is_fitted(self)
         documents, model = _documents("transform", X), self._found()
         if not documents:
