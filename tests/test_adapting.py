@@ -35,7 +35,7 @@ def test_an_encoder_keeps_more_of_what_is_new():
     memory = at.preset("attendre:64")
     assert adapted(memory, causal=False, trained=64) == memory
     found = adapted(memory, causal=False, encoder=True)
-    assert found.name == "LFA-0+softmax+c=-4+visible+sinks=4+wait=32:64"
+    assert found.name == "LFA-0+softmax+quantile=1+visible+sinks=4+wait=32:64"
     assert adapted(found, causal=False, encoder=True) == found
     assert adapted(at.preset("attendre:8"), causal=False, encoder=True).sinks == 2
 

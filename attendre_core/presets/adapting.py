@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from attendre_core.policies import LFA, AttentionSink, InitialScore
+from attendre_core.policies import LFA, AttentionSink, QuantileScore
 from attendre_core.presets.config import MemoryConfig
 
 __all__ = ["adapted"]
 
 #: Models trained on no more positions read best with what is recent.
 _SHORT = 1024
-#: Deviations above the mean at which new entries start in an encoder.
-_ABOVE = 4.0
 
 
 def adapted(
@@ -25,9 +23,11 @@ def adapted(
     - A causal model trained on at most 1,024 positions, or on at most twice M: what is recent, and
       sinks (``AS+visible``). Beyond its trained length, such a model reads worse with older
       entries that got much attention, above all where the text is unlike its training.
-    - An encoder without a decoder: new entries start at mu + 4 sigma instead of mu + sigma, with
+    - An encoder without a decoder: new entries start as high as the highest stored score, with
       sinks. Its output describes every position, so a query's neighbours matter most; a decoder
-      asks for single entries, wherever they are.
+      asks for single entries, wherever they are. (A start at mu + 4 sigma chooses as well in short
+      texts, but every chunk widens the spread that sigma measures: after some 130 chunks the
+      scores overflowed.)
 
     Parameters
     ----------
@@ -57,6 +57,6 @@ def adapted(
             config, policy=recent, per_head=False, protect_recent=0, sinks=0, adapt=False
         )
     if encoder and isinstance(config.policy, LFA):
-        policy = replace(config.policy, initial=InitialScore(-_ABOVE))
+        policy = replace(config.policy, initial=QuantileScore(1.0))
         return replace(config, policy=policy, sinks=max(config.sinks, sinks), adapt=False)
     return config
