@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import attendre_core as at
@@ -104,7 +105,7 @@ def test_encoders_adapt_and_their_decoders_do_not():
         layers=1, dim=16, heads=2, kv_heads=2, head_dim=8, vocabulary=32, context=64, hidden=32,
         positions=64,
     )  # fmt: skip
-    assert used_memory(bert, memory, causal=False).policy.initial == at.InitialScore(-4.0)
+    assert used_memory(bert, memory, causal=False).policy.initial == at.QuantileScore(1.0)
 
 
 def test_functions_of_jax_adapt_too():
@@ -132,3 +133,19 @@ def test_caches_of_transformers_adapt_too():
         cache = AttendreCache(model, "attendre-causal:64")
         assert cache.memory == at.preset("attendre-causal:64")
         assert cache.layers[0].memory.name == name
+
+
+@pytest.mark.parametrize("encoder", [False, True])
+def test_scores_do_not_outgrow_what_queries_gave(encoder):
+    """A start above the stored scores must not widen their spread with every chunk."""
+    chunk, steps = 16, 300
+    memory = adapted(at.preset("attendre:64"), causal=False, encoder=encoder).kv_memory()
+    state = memory.init(batch=1, heads=1, head_dim=4, chunk=chunk)
+    rng = np.random.default_rng(0)
+    for step in range(steps):
+        key, value, query = rng.standard_normal((3, 1, chunk, 1, 4), dtype=np.float32)
+        position = np.arange(step * chunk, (step + 1) * chunk, dtype=np.int32)[None]
+        state, _ = memory.insert(state, key, value, position=position)
+        state, _ = memory.attend(state, query, position=position)
+    # A query hands out a weight of 1 per head.
+    assert np.ptp(state.score[state.valid]) < chunk * steps
