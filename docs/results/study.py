@@ -114,7 +114,7 @@ def confirming_cells(chosen: Cells) -> Plan:
     for place in places():
         others = [name for name in OTHER_PRESETS if (name, place.model) != _NO_CROSS]
         sized = [name for name in CONTROLS if name not in SIZELESS]
-        cells = [Cell(name, 0, 0) for name in SIZELESS]
+        cells = [Cell(name, 0, 0) for name in CONTROLS if name in SIZELESS]
         cells += [Cell(name, 256, 0) for name in ("MT", "AS")]
         for size in WAITING + AT_ONCE:
             names = ["MT", "AS", *others, "attendre", *sized, PLAIN]

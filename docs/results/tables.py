@@ -181,7 +181,7 @@ def all_cells(found: Study) -> str:
     groups = (("MT", "AS", *SCORED, "attendre", study.PLAIN), (*OTHER_PRESETS, *SIZED_CONTROLS))
     for place in found.tables:
         parts.append(f"## {', '.join(place)}")
-        whole = [(name, found.at(place, name, 0, 0)) for name in SIZELESS]
+        whole = [(name, found.at(place, name, 0, 0)) for name in CONTROLS if name in SIZELESS]
         parts.append("; ".join(f"{name}: {_interval(m)} %" for name, m in whole if m) + ".")
         for names in groups:
             for title, write in (

@@ -46,6 +46,24 @@ def entities() -> str:
     return text
 
 
+def articles() -> str:
+    """Return the table of halves of articles."""
+    lines = (HERE / "encoders" / "articles.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    gaps = [[a - b for a, b in zip(r["same"], r["other"], strict=True)] for r in records]
+    rows, strong = [], set()
+    for number, (record, own) in enumerate(zip(records, gaps, strict=True)):
+        means = (record["same"], record["other"], own)
+        cells = [record["system"], str(len(own)), *(f"{mean(one).value:.2f}" for one in means)]
+        gap = difference(own, gaps[0])
+        cells.append(_signed(*gap[:3]) if number else "")
+        if number and len(own) >= ENOUGH and (gap.low > 0 or gap.high < 0):
+            strong.add((number, len(cells) - 1))
+        rows.append(cells)
+    head = ["system", "n", "same article", "other article", "gap", f"{MINUS} chunks"]
+    return Table(head, rows, frozenset(strong)).markdown()
+
+
 def finding(name: str) -> str:
     """Return the table of a task of finding documents."""
     _, measured = read_results(HERE / "encoders" / f"{name}.jsonl")
@@ -96,7 +114,7 @@ def hour() -> str:
 
 def table(name: str) -> str:
     """Return the table of a block."""
-    others = {"entities": entities, "picture": picture, "log": hour}
+    others = {"articles": articles, "entities": entities, "log": hour, "picture": picture}
     return others[name]() if name in others else finding(name)
 
 
