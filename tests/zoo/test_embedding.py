@@ -19,6 +19,9 @@ from attendre_core.zoo import embedding
 from attendre_core.zoo.loading.sentence import recipe_of_folder
 from attendre_core.zoo.pooling import SpanPool
 
+#: On JAX most of the time is compiling.
+pytestmark = pytest.mark.thorough("jax")
+
 BOTH_WAYS = load_tiny("prefix-lm")
 FORWARDS = at.Model(BOTH_WAYS.architecture, BOTH_WAYS.params, attention="causal")
 POOLED = {

@@ -13,6 +13,9 @@ from attendre_core.zoo.architectures.heads import Head, pooled
 
 pytest.importorskip("safetensors")
 
+#: On JAX most of the time is compiling.
+pytestmark = pytest.mark.thorough("jax")
+
 CONFIG = {
     "model_type": "bert", "architectures": ["BertForTokenClassification"], "vocab_size": 30,
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "num_attention_heads": 4,

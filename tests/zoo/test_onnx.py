@@ -18,6 +18,10 @@ SIZES = {
 }  # fmt: skip
 
 
+#: On JAX most of the time is compiling.
+pytestmark = pytest.mark.thorough("jax")
+
+
 def exported(model, file):
     """Write a model of transformers as the exporter of PyTorch writes it."""
     import torch

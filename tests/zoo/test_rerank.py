@@ -17,6 +17,9 @@ from attendre_core.zoo.tokenizers.around import around_pair
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
+#: On JAX most of the time is compiling.
+pytestmark = pytest.mark.thorough("jax")
+
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghijklmnopqrstuvwxyz"]
 QUERY = "a b c"
 DOCUMENTS = ["d e f g h i j k l m n o p q r s t u v w x y z " * 2, "b", "c a b " * 9]
