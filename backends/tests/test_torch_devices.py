@@ -152,7 +152,7 @@ def test_every_policy_and_scheme_is_swept():
              "LearnedPositions", "SinusoidalPositions",
              # These need parameters or a function of the user.
              "ExpireSpan", "DynamicContextPruning", "Predicted",
-             "TransformerXLPositions"}  # fmt: skip
+             "TransformerXLPositions", "DisentangledPositions"}  # fmt: skip
     known = str([*POLICIES.values(), *SCHEMES.values()])
     missing = {n for n in {*dir(policies), *dir(positions)} - other if n[0].isupper()}
     assert {name for name in missing if f"{name}(" not in known} == set()

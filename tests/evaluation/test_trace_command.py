@@ -256,7 +256,10 @@ def test_what_is_impossible_is_said_in_a_line(
     assert words in refused(*arguments, capsys=capsys)
 
 
-def test_help_teaches_and_its_examples_are_commands(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_teaches_and_its_examples_are_commands(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")  # each example on a line of its own
     with pytest.raises(SystemExit):
         main(["trace", "--help"])
     text = capsys.readouterr().out

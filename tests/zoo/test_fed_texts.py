@@ -43,9 +43,9 @@ def read(model, monkeypatch, feed):
     told = []
     read = stream._reader.read
 
-    def recorded(state, tokens, position, valid):
+    def recorded(state, tokens, position, valid, types=None):
         told.extend(np.asarray(tokens)[0][np.asarray(valid)[0]].tolist())
-        return read(state, tokens, position, valid)
+        return read(state, tokens, position, valid, types)
 
     monkeypatch.setattr(stream._reader, "read", recorded)
     feed(stream)
