@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from threading import local
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -13,47 +13,39 @@ from torch import Tensor
 __all__ = ["as_on_a_device", "launched", "launched_on", "numbers_of", "readable"]
 
 
-class _Pretended(local):
-    """A switch of this thread. Every kernel asks for it, and an attribute costs no call."""
-
-    launched = False
-
-
-_PRETENDED = _Pretended()
+_PRETENDED: ContextVar[bool] = ContextVar("as_on_a_device", default=False)
 
 
 @contextmanager
 def as_on_a_device() -> Iterator[None]:
     """Treat the CPU like an accelerator inside a ``with`` block.
 
-    No value is read, and the kernels with few launches run, so they can be tested anywhere.
+    No value is read, and the kernels with few launches run, so they can be tested anywhere. It
+    applies to this thread or task only.
     """
-    before, _PRETENDED.launched = _PRETENDED.launched, True
+    token = _PRETENDED.set(True)
     try:
         yield
     finally:
-        _PRETENDED.launched = before
+        _PRETENDED.reset(token)
 
 
+# Compilers can trace the question whether they run, but no context variable: it is asked behind.
 def launched(tensor: Tensor) -> bool:
     """Return whether each operation is a launch of its own: in eager code on an accelerator."""
-    if tensor.device.type == "cpu" and not _PRETENDED.launched:
-        return False
-    return not torch.compiler.is_compiling()
+    return launched_on(tensor.device)
 
 
 def launched_on(device: torch.device) -> bool:
     """Return the same for a device."""
-    if device.type == "cpu" and not _PRETENDED.launched:
-        return False
-    return not torch.compiler.is_compiling()
+    return not torch.compiler.is_compiling() and (device.type != "cpu" or _PRETENDED.get())
 
 
 def readable(tensor: Tensor) -> bool:
     """Return whether values can be read for free: in eager code on the CPU."""
     if torch.compiler.is_compiling():
         return False
-    return tensor.device.type == "cpu" and not _PRETENDED.launched
+    return tensor.device.type == "cpu" and not _PRETENDED.get()
 
 
 def numbers_of(x: Tensor) -> Any:
