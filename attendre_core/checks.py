@@ -23,10 +23,13 @@ from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeE
 from attendre_core.ops.counting import finite_entries, running_count
 from attendre_core.tree import same_nesting, tree_leaves
 
-__all__ = ["LAST_POSITION", "value_checks"]
+__all__ = ["FIRST_POSITION", "LAST_POSITION", "value_checks"]
 
 #: Positions and counters are int32; the largest number marks empty slots in masks.
 LAST_POSITION = 2**31 - 2
+#: Negative positions are for what a caller puts before a stream.
+FIRST_POSITION = -(2**30)
+_BITS = 32
 
 _ONE_EACH = "Give one number to each entry of each row."
 
@@ -61,10 +64,15 @@ def may_read(array: Array) -> bool:
 
 
 def whole_number(where: str, name: str, value: Any, *, least: int, hint: str) -> None:
-    """Refuse anything but an int of at least ``least``."""
+    """Refuse anything but an int of at least ``least`` that int32 can count."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(
             f"{where}: {name} is {value!r}, expected a whole number of at least {least}. {hint}"
+        )
+    if value > LAST_POSITION + 1:
+        raise ConfigError(
+            f"{where}: {name} is {value}, expected at most {LAST_POSITION + 1}, the largest number "
+            f"that int32 can hold. {hint}"
         )
 
 
@@ -171,20 +179,42 @@ def within_range(where: str, last: int) -> None:
 def positions(where: str, name: str, array: Array, valid: Array | None = None) -> Array:
     """Refuse anything but signed integers, and return them as int32.
 
-    Where values may be read, a valid position that int32 cannot hold is refused.
+    Where values may be read, a valid position beyond the first or the last one is refused.
+    Elsewhere a wider one that int32 cannot hold becomes the nearest that it can.
     """
-    xp = namespace_of(array)
+    backend = backend_of(array)
+    xp = backend.xp
     if not xp.isdtype(array.dtype, "signed integer"):
         raise DTypeError(
             f"{where}: {name} has dtype {dtype_name(array.dtype)}, expected int32. "
             "Positions are whole numbers."
         )
+    read = may_read(array)
+    if read and array.shape[0] and array.shape[1]:
+        given = backend.to_numpy(array)
+        if given.min() < FIRST_POSITION or given.max() > LAST_POSITION:
+            _refuse_positions(where, given, valid)
     if array.dtype == xp.int32:
         return array
-    if array.shape[0] and array.shape[1] and may_read(array):
-        real = array if valid is None else xp.where(valid, array, xp.zeros_like(array))
-        within_range(where, max(int(xp.max(real)), -int(xp.min(real))))
+    if not read and xp.iinfo(array.dtype).bits > _BITS:
+        array = xp.clip(array, FIRST_POSITION, LAST_POSITION)
     return xp.astype(array, xp.int32)
+
+
+def _refuse_positions(where: str, given: Any, valid: Array | None) -> None:
+    """Refuse the first valid position that no entry can have; padding may have any."""
+    if valid is not None:
+        if not may_read(valid):
+            return
+        given = given[backend_of(valid).to_numpy(valid)]
+    for last in given[given > LAST_POSITION][:1]:
+        within_range(where, int(last))
+    for first in given[given < FIRST_POSITION][:1]:
+        raise StateError(
+            f"{where}: position {first} is before {FIRST_POSITION}, the first that a stream can "
+            "have. Mark padding with valid=False, or count from a later position. Nothing was "
+            "stored."
+        )
 
 
 def same_dtype(where: str, name: str, array: Array, dtype: Any) -> None:
@@ -369,10 +399,25 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
 def numbered(clock: Array, valid: Array | None, like: Array) -> Array:
     """Return the arrival numbers of a chunk, (batch, seq); without flags, all are valid."""
     if clock.shape[0] and may_read(clock):
-        within_range("insert", int(namespace_of(clock).max(clock)) + like.shape[1] - 1)
+        counted = backend_of(clock).to_numpy(clock)
+        within_range("insert", int(counted.max()) + like.shape[1] - 1)
+        if counted.min() < 0:
+            raise StateError(
+                f"insert: a row has counted {counted.min()} entries: its state is damaged, or "
+                "compiled code, which cannot look, went on beyond the last position. Reset the row."
+            )
     if valid is None:
         return clock[:, None] + numbers(like.shape[1], like)
     return clock[:, None] + running_count(valid) - 1
+
+
+def in_spans(position: Array, spans: tuple[tuple[int, int], ...]) -> Array:
+    """Return which positions are in one of the spans, whose ends int32 may not hold."""
+    inside = namespace_of(position).zeros_like(position) > 0
+    for span in spans:
+        first, stop = (min(place, LAST_POSITION + 1) for place in span)
+        inside = inside | ((position >= first) & (position < stop))
+    return inside
 
 
 class Entries(NamedTuple):
@@ -423,8 +468,7 @@ def entries(
         enter = enter & finite_rows(where, "score", score, valid, (0, 1))
         start = xp.where(enter, xp.astype(score, start.dtype), start)
     pins = flags(where, "pinned", pinned, lead, key, default=False)
-    for first, stop in memory.pin:
-        pins = pins | ((position >= first) & (position < stop))
+    pins = pins | in_spans(position, memory.pin)
     if memory.pin or pinned is not None:
         pins = pins & enter
         room_for_pins(where, memory.size, state.pinned & state.valid, pins)

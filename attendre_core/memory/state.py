@@ -23,9 +23,11 @@ class KeyValueState(NamedTuple):
     """Everything a `KeyValueMemory` remembers.
 
     With ``per_head=True`` the per-slot arrays are (batch, kv_heads, slots). Positions and counters
-    are int32: where values may be read, position 2,147,483,647 and that many entries are refused;
-    compiled code does not look. With ``per_head=True`` evictions are counted in every head, and
-    the two counters of them wrap that much earlier, which `admitted_share` alone would show.
+    are int32: where values may be read, position 2,147,483,647 and that many entries are refused,
+    and positions before -1,073,741,824. Compiled code does not look; a state whose clock it took
+    beyond the end is refused by the next call that does. With ``per_head=True`` evictions are
+    counted in every head, and the two counters of them wrap that much earlier, which
+    `admitted_share` alone would show.
 
     Attributes
     ----------

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.backend import Array, namespace_of
+from attendre_core.checks import LAST_POSITION
 from attendre_core.errors import ConfigError
 from attendre_core.positions.base import Encoded, Encoding, Places, Term
 from attendre_core.positions.rope import RoPE
@@ -41,7 +42,7 @@ class LMInfinite(Encoding):
     rope: RoPE | None = None
 
     def __post_init__(self) -> None:
-        if self.n_local < 0:
+        if not 0 <= self.n_local <= LAST_POSITION:
             raise ConfigError(
                 f"LMInfinite: n_local is {self.n_local}, expected the context length of "
                 "pretraining, such as 512."

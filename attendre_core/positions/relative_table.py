@@ -14,6 +14,8 @@ from attendre_core.positions.base import Encoded, Encoding, Places, Term
 
 __all__ = ["T5Bias", "bucket_of"]
 
+_FARTHEST = 2**16
+
 
 def bucket_of(offset: int, buckets: int, max_distance: int, bidirectional: bool) -> int:
     """Return the bucket of a key that is ``offset`` positions after its query.
@@ -71,6 +73,11 @@ class T5Bias(Encoding):
             raise ConfigError(
                 f"T5Bias: {self.buckets} buckets up to distance {self.max_distance} leave no room "
                 "for growing ones. T5 uses 32 buckets and a distance of 128."
+            )
+        if self.max_distance > _FARTHEST:
+            raise ConfigError(
+                f"T5Bias: a distance of {self.max_distance} would need a table of all distances, "
+                f"expected at most {_FARTHEST}. T5 uses 128."
             )
         # Computed once, outside of compiled code. Not a field, so equality ignores it.
         by_offset = tuple(

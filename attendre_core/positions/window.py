@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from attendre_core.backend import Array, backend_of
+from attendre_core.checks import LAST_POSITION
 from attendre_core.errors import ConfigError
 from attendre_core.positions.base import Encoded, Encoding, Places
 from attendre_core.positions.none import NoPosition
@@ -47,6 +48,6 @@ class Window(Encoding):
         """Apply the inner scheme and mask far pairs."""
         xp = backend_of(query).xp
         distance = places.query[..., None] - places.key[:, :, None, None, :]
-        near = xp.abs(distance) < self.size
+        near = xp.abs(distance) < min(self.size, LAST_POSITION)  # which no distance exceeds
         encoded = self.inner.encode(query, key, places, params)
         return encoded._replace(near=near if encoded.near is None else near & encoded.near)

@@ -48,7 +48,7 @@ def canonical(text: str, others: Sequence[str] = ()) -> str:
         try:
             name = name_of(build(parsed, size)).removesuffix(f":{size}")
         except ConfigError:
-            build(parsed, 2**31)  # Raises the errors that do not depend on the size.
+            build(parsed, 2**31 - 1)  # Raises the errors that do not depend on the size.
             return str(parsed)
         names.add(f"{name}+".replace(f"+wait={size // 2}+", "+wait=half+").removesuffix("+"))
     return names.pop() if len(names) == 1 else str(parsed)

@@ -109,10 +109,11 @@ def memory_for(
 
 def _largest(parsed: ParsedName, budget: int, shape: dict[str, Any]) -> MemoryConfig:
     """Return the largest configuration that fits into a number of bytes."""
-    build(parsed, 2**31)  # Raises the errors that do not depend on the size.
+    build(parsed, 2**31 - 1)  # Raises the errors that do not depend on the size.
     windows = [window for window in shape["windows"] if window is not None]
     # If every layer has a window, M does not matter beyond the largest of them.
     fits, beyond = 0, (max(windows) if len(windows) == shape["layers"] else budget) + 1
+    beyond = min(beyond, 2**31)
     while beyond - fits > 1:
         size = (fits + beyond) // 2
         config = _built(parsed, size)

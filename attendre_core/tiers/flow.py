@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from attendre_core import ops
+from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers
 from attendre_core.memory.admission import Exchange, compete, hand_back
 from attendre_core.memory.arrivals import RECORDS, Arrivals, cleared, padded, taken
@@ -148,9 +148,7 @@ def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
     clock = xp.reshape(own.clock, (-1,) + (1,) * axis)
     empty = -1 - numbers(new.valid.shape[-1], own.clock)
     arrival = xp.where(new.valid, clock + ops.running_count(new.valid) - 1, empty)
-    pins = xp.zeros_like(enter)
-    for first, stop in tier.memory.pin:
-        pins = pins | ((new.position >= first) & (new.position < stop) & enter)
+    pins = checks.in_spans(new.position, tier.memory.pin) & enter
 
     def counted(flags: Array) -> Array:
         count = ops.count_true(flags, axis=axis)
