@@ -17,7 +17,7 @@ from attendre_core.cli.arguments import (
     add_tokenizer,
     add_writing,
 )
-from attendre_core.cli.terminal import Terminal
+from attendre_core.cli.terminal import Terminal, standard_input
 from attendre_core.errors import ConfigError, StateError
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _contents(option: str, path: str) -> str:
 def _messages(terminal: bool) -> Iterator[str]:
     """Yield lines until the input ends."""
     if not terminal:
-        for line in sys.stdin:
+        for line in standard_input():
             yield line.strip()
         return
     with contextlib.suppress(ImportError):

@@ -17,7 +17,7 @@ from attendre_core.cli.arguments import (
     print_json,
     whole_number,
 )
-from attendre_core.cli.terminal import Terminal
+from attendre_core.cli.terminal import Terminal, standard_input
 from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.pieces import cut_text
@@ -137,7 +137,7 @@ def _text(arguments: argparse.Namespace) -> str:
     """Read the file, and put it into the template if there is a question."""
     try:
         if arguments.file == "-":
-            text = sys.stdin.read()
+            text = standard_input().read()
         else:
             text = Path(arguments.file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:

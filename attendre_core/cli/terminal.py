@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from contextlib import suppress
+from io import UnsupportedOperation
 from typing import TextIO
 
-__all__ = ["Terminal"]
+__all__ = ["Terminal", "standard_input"]
 
 _COLOURS = {"green": "32", "red": "31", "bold": "1", "dim": "2"}
 #: The characters beyond ASCII that `Terminal.choose` picks from.
@@ -64,3 +66,12 @@ def _can_encode(stream: TextIO, text: str) -> bool:
     except (LookupError, UnicodeEncodeError):
         return False
     return True
+
+
+def standard_input() -> TextIO:
+    """Return standard input, read as files are: UTF-8, and U+FFFD for what is not."""
+    reconfigure = getattr(sys.stdin, "reconfigure", None)
+    if reconfigure is not None:
+        with suppress(UnsupportedOperation):  # somebody has read from it
+            reconfigure(encoding="utf-8", errors="replace")
+    return sys.stdin

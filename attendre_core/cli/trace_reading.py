@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from attendre_core.cli.terminal import standard_input
 from attendre_core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _text(file: str | None) -> str:
         raise ConfigError("trace: there is nothing to read. Give --text FILE or --prompt TEXT.")
     try:
         if file == "-":
-            return sys.stdin.read()
+            return standard_input().read()
         return Path(file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"trace: {file} cannot be read ({error.strerror}).") from error

@@ -220,7 +220,7 @@ def _opened(name: str) -> AbstractContextManager[BinaryIO]:
     if name != "-":
         return Path(name).open("rb")
     own: Any = getattr(sys.stdin, "buffer", None)
-    return nullcontext(io.BytesIO(sys.stdin.read().encode()) if own is None else own)
+    return nullcontext(io.BytesIO(_encoded(sys.stdin.read())) if own is None else own)
 
 
 def _printable(name: str) -> str:

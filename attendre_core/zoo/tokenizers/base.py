@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
-from attendre_core.errors import CheckpointError, ConfigError
+from attendre_core.errors import CheckpointError, ConfigError, DTypeError
 
 __all__ = [
     "Encoded",
     "Tokenizer",
     "UnknownTokenizer",
+    "check_text",
     "checked_file",
+    "in_use",
     "needed_package",
     "refused_if_broken",
 ]
 
 _LARGEST_FILE = 256 * 2**20
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Token ids, and for each the characters (start, end) of the text that it stands for.
 Encoded = tuple[list[int], list[tuple[int, int]]]
@@ -114,3 +118,41 @@ def refused_if_broken(file: str | Path) -> Iterator[None]:
         raise CheckpointError(
             f"{file}: is no tokenizer that can be read ({str(error)[:200]}). Download it again."
         ) from error
+
+
+@contextmanager
+def in_use(text: str = "") -> Iterator[None]:
+    """Turn whatever a library says while it runs a tokenizer into a `CheckpointError`.
+
+    A file can be read well and still hold what cannot be run: a pattern without end, a vocabulary
+    that lacks its own unknown token.
+
+    Parameters
+    ----------
+    text
+        What is turned into tokens: refused if it is not made of whole characters.
+    """
+    check_text("tokens", text)
+    try:
+        yield
+    except (CheckpointError, ConfigError, KeyboardInterrupt, SystemExit, GeneratorExit):
+        raise
+    except BaseException as error:  # a panic of compiled code is no Exception
+        raise CheckpointError(
+            f"tokens: the tokenizer of this model cannot be used here ({str(error)[:200]}). Its "
+            "file is damaged, or was not made for such a text. Name another one, with "
+            "load(..., tokenizer=PATH) in Python and --tokenizer PATH in a shell."
+        ) from error
+
+
+def check_text(where: str, text: object, start: int = 0) -> None:
+    """Refuse what is no text, and halves of characters; ``start`` counts what came before."""
+    if not isinstance(text, str):
+        raise DTypeError(f"{where}: the text is a {type(text).__name__}, expected a text.")
+    lone = None if text.isascii() else _SURROGATE.search(text)
+    if lone is not None:
+        raise ConfigError(
+            f"{where}: character {start + lone.start()} of the text is half of a character "
+            f"({lone[0]!a}), expected whole ones. Decode bytes with errors='replace', or pass the "
+            "bytes themselves."
+        )

@@ -10,9 +10,11 @@ from typing import Any
 from attendre_core.zoo.tokenizers.base import (
     Encoded,
     checked_file,
+    in_use,
     needed_package,
     refused_if_broken,
 )
+from attendre_core.zoo.tokenizers.growth import check_growth
 
 __all__ = ["FastTokenizer"]
 
@@ -32,6 +34,7 @@ class FastTokenizer:
     def __init__(self, inner: Any, before: Sequence[int] = (), after: Sequence[int] = ()) -> None:
         inner.no_truncation()
         inner.no_padding()
+        check_growth(inner)
         self._inner, self._before, self._after = inner, list(before), list(after)
 
     @classmethod
@@ -43,7 +46,8 @@ class FastTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
-        ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
+        with in_use(text):
+            ids: list[int] = self._inner.encode(text, add_special_tokens=special).ids
         return [*self._before, *ids, *self._after] if special else ids
 
     def encode_pair(self, first: str, second: str) -> tuple[list[int], list[int]]:
@@ -55,12 +59,14 @@ class FastTokenizer:
             head = [*self._before, *self.encode(first, special=False), *self._after]
             tail = [*self.encode(second, special=False), *self._after]
             return head + tail, [0] * len(head) + [1] * len(tail)
-        found = self._inner.encode(first, second)
+        with in_use(first + second):
+            found = self._inner.encode(first, second)
         return found.ids, found.type_ids
 
     def encode_with_offsets(self, text: str) -> Encoded:
         """Return token ids without special ones, and where each is in the text, in characters."""
-        found = self._inner.encode(text, add_special_tokens=False)
+        with in_use(text):
+            found = self._inner.encode(text, add_special_tokens=False)
         offsets: list[tuple[int, int]] = found.offsets
         if not text.isascii():
             offsets = _with_marks(text, offsets)
@@ -68,7 +74,8 @@ class FastTokenizer:
 
     def decode(self, tokens: list[int]) -> str:
         """Return the text, without special tokens."""
-        return str(self._inner.decode(tokens, skip_special_tokens=True))
+        with in_use():
+            return str(self._inner.decode(tokens, skip_special_tokens=True))
 
 
 def _with_marks(text: str, offsets: list[tuple[int, int]]) -> list[tuple[int, int]]:

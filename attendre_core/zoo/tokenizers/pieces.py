@@ -11,9 +11,11 @@ from attendre_core.zoo.config import RawConfig, read_json
 from attendre_core.zoo.tokenizers.base import (
     Encoded,
     checked_file,
+    in_use,
     needed_package,
     refused_if_broken,
 )
+from attendre_core.zoo.tokenizers.growth import check_pieces
 
 __all__ = ["MarianTokenizer", "PieceTokenizer", "piece_model", "spans_of_pieces"]
 
@@ -58,7 +60,11 @@ class PieceTokenizer:
         ids: list[int] = []
         for part in self._parts(text):
             whole = self._token(part)
-            ids += self._model.encode(part) if whole is None else [whole]
+            if whole is None:
+                with in_use(part):
+                    ids += self._model.encode(part)
+            else:
+                ids.append(whole)
         return [*self._before, *ids, *self._after] if special else ids
 
     def encode_with_offsets(self, text: str) -> Encoded:
@@ -91,7 +97,8 @@ class PieceTokenizer:
         """Return the text, without special tokens."""
         model = self._model
         known = [t for t in tokens if 0 <= t < model.get_piece_size() and not model.is_control(t)]
-        return str(model.decode(known))
+        with in_use():
+            return str(model.decode(known))
 
 
 class MarianTokenizer:
@@ -140,7 +147,8 @@ class MarianTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Return the text of the target language, without special tokens."""
         known = [t for t in tokens if t not in self._special and t in self._pieces]
-        return str(self._target.decode_pieces([self._pieces[t] for t in known]))
+        with in_use():
+            return str(self._target.decode_pieces([self._pieces[t] for t in known]))
 
 
 def piece_model(file: Path) -> Any:
@@ -148,7 +156,9 @@ def piece_model(file: Path) -> Any:
     sentencepiece = needed_package("sentencepiece", file)
     with refused_if_broken(file):
         # Read here and not by the library, which writes to stderr about a file it cannot open.
-        return sentencepiece.SentencePieceProcessor(model_proto=checked_file(file).read_bytes())
+        model = sentencepiece.SentencePieceProcessor(model_proto=checked_file(file).read_bytes())
+        check_pieces(model)
+        return model
 
 
 def spans_of_pieces(model: Any, text: str) -> list[tuple[int, str, int, int]]:
@@ -157,7 +167,8 @@ def spans_of_pieces(model: Any, text: str) -> list[tuple[int, str, int, int]]:
     Of several pieces that spell one character SentencePiece gives it to the last; here all have it.
     """
     encoded = getattr(model, "EncodeAsImmutableProto", None) or model.EncodeAsProto
-    pieces = [(p.id, p.piece, p.begin, p.end) for p in encoded(text).pieces]
+    with in_use(text):
+        pieces = [(p.id, p.piece, p.begin, p.end) for p in encoded(text).pieces]
     if not text.isascii() and encoded("\u00e9").pieces[-1].end == 2:  # it counts bytes of UTF-8
         places = [n for n, character in enumerate(text) for _ in character.encode()]
         places.append(len(text))

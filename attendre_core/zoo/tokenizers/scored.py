@@ -6,7 +6,7 @@ import heapq
 import re
 from collections.abc import Mapping, Sequence
 
-from attendre_core.zoo.tokenizers.base import Encoded
+from attendre_core.zoo.tokenizers.base import Encoded, check_text
 
 __all__ = ["ScoredTokenizer"]
 
@@ -76,6 +76,7 @@ class ScoredTokenizer:
 
     def encode_with_offsets(self, text: str) -> Encoded:
         """Return token ids without special ones, and where each is in the text, in characters."""
+        check_text("tokens", text)
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
         prefix, begin = " " if self._prefix_space else "", 0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.tokenizers.base import Encoded
+from attendre_core.zoo.tokenizers.base import Encoded, in_use
 from attendre_core.zoo.tokenizers.pieces import piece_model, spans_of_pieces
 
 __all__ = ["ShiftedTokenizer", "shifted_tokenizer"]
@@ -37,7 +37,8 @@ class ShiftedTokenizer:
 
     def encode(self, text: str, special: bool = True) -> list[int]:
         """Return token ids; ``special`` adds those that the model expects around a text."""
-        ids = [self._token(piece) for piece in self._model.encode(text)]
+        with in_use(text):
+            ids = [self._token(piece) for piece in self._model.encode(text)]
         return [self._before, *ids, self._after] if special else ids
 
     def encode_with_offsets(self, text: str) -> Encoded:
@@ -55,7 +56,8 @@ class ShiftedTokenizer:
         pieces = [token - self._offset for token in tokens if token not in special]
         size = model.get_piece_size()
         known = [p for p in pieces if 0 <= p < size and not model.is_control(p)]
-        return str(model.decode([p for p in known if not model.is_unknown(p)]))
+        with in_use():
+            return str(model.decode([p for p in known if not model.is_unknown(p)]))
 
 
 def shifted_tokenizer(file: Path) -> ShiftedTokenizer:

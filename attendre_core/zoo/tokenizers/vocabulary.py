@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from attendre_core.zoo.tokenizers.base import Encoded
+from attendre_core.zoo.tokenizers.base import Encoded, check_text
 
 __all__ = ["VocabularyTokenizer"]
 
@@ -51,6 +51,7 @@ class VocabularyTokenizer:
 
     def encode_with_offsets(self, text: str) -> Encoded:
         """Return token ids without special ones, and where each is in the text, in characters."""
+        check_text("tokens", text)
         places = {token: number for number, token in enumerate(self.source)}
         unknown = places.get("<unk>", len(self.source))
         kind = _CHARACTER if _characters(self.source) else _WORD

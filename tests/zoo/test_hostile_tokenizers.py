@@ -1,0 +1,170 @@
+"""Tokenizers that read well and cannot be used: our errors, and no more memory than there is."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import attendre_core as at
+from attendre_core.cli import main
+from attendre_core.zoo.tokenizers.fast import FastTokenizer
+from attendre_core.zoo.tokenizers.growth import growth_of_characters
+
+tokenizers = pytest.importorskip("tokenizers")
+OURS = (at.CheckpointError, at.ConfigError)
+HALF = "a\ud800b"
+BROKEN = b"good \xff\xfe\xc3 text\xed\xa0\x80\n"
+
+
+def written(folder: Path, model: dict[str, Any] | None = None, **parts: Any) -> Path:
+    words = {"type": "WordLevel", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+    names = ("truncation", "padding", "normalizer", "pre_tokenizer", "post_processor", "decoder")
+    content = {
+        "version": "1.0", "added_tokens": [], **dict.fromkeys(names), "model": model or words,
+        **parts,
+    }  # fmt: skip
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+def replacing(old: str, new: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": {"String": old}, "content": new}
+
+
+def test_a_pattern_without_end_is_our_error(tmp_path: Path, capfd: Any) -> None:
+    """The library panics with a BaseException once it has tried ten million ways."""
+    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
+    found = FastTokenizer.from_file(written(tmp_path, pre_tokenizer={**split, "invert": False}))
+    assert found.encode("aa") == [1]
+    for call in (found.encode, found.encode_with_offsets, lambda t: found.encode_pair("a", t)):
+        with pytest.raises(at.CheckpointError, match="retry-limit-in-match"):
+            call("a" * 40 + "b")
+
+
+@pytest.mark.parametrize("where", ["normalizer", "decoder"])
+def test_steps_that_fill_the_memory_are_refused(tmp_path: Path, where: str, little_memory: Any):
+    """Five times a hundred letters for one would be ten gigabytes, and the library aborts."""
+    kind = {"normalizer": "normalizers", "decoder": "decoders"}[where]
+    steps = {"type": "Sequence", kind: [replacing("a", "a" * 100)] * 5}
+    with pytest.raises(at.CheckpointError, match=f"{where} of the tokenizer may make 10000000000"):
+        FastTokenizer.from_file(written(tmp_path, **{where: steps}))
+    nested = {"type": "Sequence", kind: [steps]}
+    with pytest.raises(at.CheckpointError, match="expected at most 128"):
+        FastTokenizer.from_file(written(tmp_path, **{where: nested}))
+    matches_nothing = {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "y" * 200}
+    with pytest.raises(at.CheckpointError, match="may make 201 bytes"):
+        FastTokenizer.from_file(written(tmp_path, **{where: matches_nothing}))
+
+
+def test_steps_of_honest_files_are_not(tmp_path: Path) -> None:
+    steps = [{"type": "Prepend", "prepend": "\u2581"}, replacing(" ", "\u2581"), {"type": "NFKC"}]
+    found = FastTokenizer.from_file(
+        written(tmp_path, normalizer={"type": "Sequence", "normalizers": steps})
+    )
+    assert found.encode("a") == [1]
+
+
+def test_a_table_of_characters_is_measured() -> None:
+    assert growth_of_characters(b"") == 1
+    tree = (8).to_bytes(4, "little") + bytes(8)
+    assert growth_of_characters(tree + b"ab\0" + b"c" * 500 + b"\0") == 500
+
+
+def test_endless_pieces_are_refused(tmp_path: Path) -> None:
+    model = {"type": "WordLevel", "vocab": {"a" * 9000: 0, "[UNK]": 1}, "unk_token": "[UNK]"}
+    with pytest.raises(at.CheckpointError, match="a piece of the tokenizer has 9000 characters"):
+        FastTokenizer.from_file(written(tmp_path, model))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "[UNK]"},
+        {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "[UNK]",
+         "continuing_subword_prefix": "##", "max_input_chars_per_word": 100},
+        {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": None},
+        {"type": "BPE", "vocab": {"a": 0}, "merges": [], "unk_token": "[UNK]"},
+    ],
+    ids=lambda model: model["type"],
+)  # fmt: skip
+def test_a_vocabulary_without_its_unknown_token(tmp_path: Path, model: dict[str, Any]) -> None:
+    found = FastTokenizer.from_file(written(tmp_path, model))
+    assert found.encode("a") == [0]
+    with pytest.raises(at.CheckpointError, match="cannot be used here"):
+        found.encode("zebra")
+
+
+def test_halves_of_characters_are_our_error(tiny_folder: Path, chat_folder: Path) -> None:
+    model = at.load(tiny_folder, memory=16)
+    stream = model.stream()
+    calls = [
+        lambda: model.tokens(HALF), lambda: model.generate(HALF, max_new_tokens=1),
+        lambda: model.embed([HALF]), lambda: stream.feed(HALF),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(OURS, match="half of a character"):
+            call()
+    chat = at.load(chat_folder, memory=64).chat(system=HALF)
+    assert chat.send(HALF, 1) is not None
+
+
+def test_ids_that_are_no_tokens_are_our_error(tiny_folder: Path) -> None:
+    model = at.load(tiny_folder)
+    for ids in ([-1], [2**40], ["a"]):
+        with pytest.raises(OURS):
+            model.text(ids)
+    assert model.text([10**6]) == ""
+
+
+@pytest.fixture
+def piped(monkeypatch: Any, capsys: Any) -> Any:
+    """Run a command with bytes on standard input, as a strict terminal hands them over."""
+
+    def run(*arguments: Any, content: bytes = BROKEN) -> Any:
+        stream = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8", errors="strict")
+        monkeypatch.setattr(sys, "stdin", stream)
+        code = main([str(argument) for argument in arguments])
+        return code, capsys.readouterr()
+
+    return run
+
+
+def test_run_and_chat_read_what_is_not_utf8(
+    tiny_folder: Path, chat_folder: Path, piped: Any
+) -> None:
+    few = ("--memory", "LRA-sum+c=0+chunk=16:64", "--max-new-tokens", "2", "--json")
+    code, shown = piped("run", "--model", tiny_folder, *few, "-")
+    assert code == 0, shown.err
+    assert json.loads(shown.out)["tokens_read"] == len(BROKEN.decode("utf-8", "replace").encode())
+    memory = ("--memory", "attendre-causal+chunk=32:64", "--max-new-tokens", "2")
+    code, shown = piped("chat", "--model", chat_folder, *memory, content=BROKEN * 2)
+    assert code == 0, shown.err
+    assert len(shown.out.splitlines()) >= 2
+
+
+def test_embed_says_what_is_not_utf8(tiny_folder: Path, piped: Any, tmp_path: Path) -> None:
+    out = tmp_path / "vectors.jsonl"
+    lines = json.dumps({"text": "fine"}).encode() + b"\n" + b'{"text": "\xff"}\n'
+    code, shown = piped(
+        "embed", "--model", tiny_folder, "--memory", "64", "-", "--out", out, content=lines
+    )
+    assert "not UTF-8" in shown.err
+    assert "Traceback" not in shown.err
+    assert code in (0, 1, 2)
+
+
+def test_a_model_with_a_hostile_tokenizer_loads_or_says_why(
+    tiny_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_folder, folder)
+    written(folder, normalizer={"type": "Sequence", "normalizers": [replacing("a", "a" * 999)] * 3})
+    with pytest.raises(OURS, match="Use another tokenizer"):
+        at.load(folder).tokens("a")
