@@ -6,10 +6,13 @@ can be read without stalling a device: in eager code on the CPU. `value_checks` 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from attendre_core.backend import (
     Array,
@@ -20,7 +23,7 @@ from attendre_core.backend import (
     numbers,
 )
 from attendre_core.errors import ConfigError, DTypeError, NonFiniteError, ShapeError, StateError
-from attendre_core.ops.counting import finite_entries, running_count
+from attendre_core.ops.counting import LARGEST, finite_entries, running_count
 from attendre_core.tree import same_nesting, tree_leaves
 
 __all__ = ["FIRST_POSITION", "LAST_POSITION", "value_checks"]
@@ -227,8 +230,15 @@ def same_dtype(where: str, name: str, array: Array, dtype: Any) -> None:
         )
 
 
-def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[int, ...]) -> Array:
-    """Return which entries are all finite; raise if a valid one is not.
+def finite_rows(
+    where: str,
+    name: str,
+    array: Array,
+    valid: Array,
+    keep: tuple[int, ...],
+    below: float = LARGEST,
+) -> Array:
+    """Return which entries are all finite and not too large; raise if a valid one is not.
 
     Parameters
     ----------
@@ -236,13 +246,16 @@ def finite_rows(where: str, name: str, array: Array, valid: Array, keep: tuple[i
         Boolean, shaped as the result: the entries that must be finite.
     keep
         The axes of ``array`` that the result keeps.
+    below
+        Numbers of this size count as infinity: products of them would not fit into float32.
     """
-    finite = finite_entries(array, keep)
+    finite = finite_entries(array, keep, below)
     if may_read(finite):
         bad = valid & ~finite
         if bool(namespace_of(bad).any(bad)):
+            more = "" if below == math.inf else f", or a number of {below:.0e} or more,"
             raise NonFiniteError(
-                f"{where}: {name} has NaN or infinity at (batch, seq) = {_first_true(bad)}, "
+                f"{where}: {name} has NaN or infinity{more} at (batch, seq) = {_first_true(bad)}, "
                 "expected finite numbers. Look for an overflow before this call, or mark the entry "
                 "with valid=False. Nothing was stored."
             )
@@ -258,6 +271,15 @@ def finite_scores(where: str, score: Array, counted: Array) -> Array:
             "policy, or scale queries and keys down. The state passed in is unchanged."
         )
     return finite
+
+
+def finite_logits(where: str, logits: Any) -> None:
+    """Refuse logits of a model, in NumPy, of which no label can be chosen."""
+    if not np.isfinite(logits).all():
+        raise NonFiniteError(
+            f"{where}: a logit is NaN or infinity, expected finite numbers: no label can be "
+            "chosen. Look for such weights in the checkpoint, or take a wider dtype."
+        )
 
 
 def _first_true(flags: Array) -> tuple[int, ...]:
@@ -465,7 +487,7 @@ def entries(
     start = xp.zeros_like(valid, dtype=state.score.dtype)
     if score is not None:
         shape(where, "score", score, "batch, seq", lead, _ONE_EACH)
-        enter = enter & finite_rows(where, "score", score, valid, (0, 1))
+        enter = enter & finite_rows(where, "score", score, valid, (0, 1), math.inf)
         start = xp.where(enter, xp.astype(score, start.dtype), start)
     pins = flags(where, "pinned", pinned, lead, key, default=False)
     pins = pins | in_spans(position, memory.pin)

@@ -78,8 +78,10 @@ def progress_bar(total: int | None, label: str, unit: str, show: bool | None = N
     """
     if show is False or (show is None and not sys.stderr.isatty()):
         return _Silent()
+    # A bar is redrawn, for which it needs what the stream of a command keeps from a terminal.
+    out = getattr(sys.stderr, "stream", sys.stderr)
     try:
         from tqdm import tqdm
     except ModuleNotFoundError:
-        return _Plain(total, label, unit, sys.stderr)
-    return tqdm(total=total, desc=label, unit=unit, leave=False)
+        return _Plain(total, label, unit, out)
+    return tqdm(total=total, desc=label, unit=unit, leave=False, file=out)

@@ -159,6 +159,8 @@ CASES: dict[str, list[Case]] = {
         case(np.where(flags(3, 4, 2, share=0.9), normal(3, 4, 2), np.nan).astype(np.float32), (0,)),
         case(np.where(flags(3, 4, share=0.9), normal(3, 4), np.inf).astype(np.float32), (0, 1)),
         case(np.full((2, 3), 1e38, np.float32), (0, 1)),  # a sum that is not finite, of what is
+        case(normal(3, 4, 2) * np.float32([1, 1e6]), (0, 1), 1e6),
+        case(normal(3, 4, 2), (0, 1), 1e6),
     ],
     "gather_slots": [
         case(normal(2, 9), SLOTS, axis=1),

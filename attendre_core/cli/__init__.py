@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from attendre_core.cli import bench, chat, demo, embed, info, run, tag, trace
 from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
-from attendre_core.errors import CheckpointError, ConfigError, StateError
+from attendre_core.cli.terminal import harmless_streams
+from attendre_core.errors import CheckpointError, ConfigError, NonFiniteError, StateError
 
 __all__ = ["main"]
 
@@ -51,6 +52,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         that cannot be read), 130 after Ctrl-C, 141 if the reader of stdout closed it. Arguments
         that cannot be parsed raise SystemExit(2).
     """
+    with harmless_streams():
+        return _main(argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
     parser = build_parser()
     if "" not in sys.path:
         # For my_module:MyPolicy in the current folder. Last, so that it hides no installed module.
@@ -62,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         arguments.run(arguments)
         sys.stdout.flush()
-    except (CheckpointError, ConfigError, StateError) as error:
+    except (CheckpointError, ConfigError, NonFiniteError, StateError) as error:
         print(f"attendre: error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
 from typing import Any
@@ -121,13 +122,13 @@ def running_count(flags: Array) -> Array:
     return np.cumsum(flags, axis=-1, dtype=np.int32)
 
 
-def finite_entries(x: Array, keep: tuple[int, ...]) -> Array:
+def finite_entries(x: Array, keep: tuple[int, ...], below: float = math.inf) -> Array:
     """Check the sum of squares first: one pass, and no array of flags."""
     if x.dtype not in (np.float32, np.float64):
         return NotImplemented
     flat = x.reshape(-1)
     with np.errstate(over="ignore", invalid="ignore"):
-        if not np.isfinite(np.dot(flat, flat)):
+        if not np.dot(flat, flat) < below * below:
             return NotImplemented
     return np.ones([x.shape[axis] for axis in keep], dtype=np.bool_)
 

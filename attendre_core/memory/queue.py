@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -204,7 +205,7 @@ class DataOnlyMemory:
             score = xp.zeros_like(valid, dtype=xp.float32)
         else:
             checks.shape(where, "score", score, "batch, seq", (batch, seq), hint)
-            checks.finite_rows(where, "score", score, valid, (0, 1))
+            checks.finite_rows(where, "score", score, valid, (0, 1), math.inf)
             score = xp.astype(score, xp.float32)
         arrival = xp.where(valid, arrival, xp.zeros_like(arrival) - 1 - numbers(seq, arrival))
         clock = state.clock + ops.count_true(valid, axis=1)

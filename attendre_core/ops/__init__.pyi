@@ -1,6 +1,7 @@
 from attendre_core.ops.admission import admit as admit
 from attendre_core.ops.admission import mean_less_deviations as mean_less_deviations
 from attendre_core.ops.bias import DistanceBias as DistanceBias
+from attendre_core.ops.counting import LARGEST as LARGEST
 from attendre_core.ops.counting import count_true as count_true
 from attendre_core.ops.counting import finite_entries as finite_entries
 from attendre_core.ops.counting import running_count as running_count

@@ -143,7 +143,8 @@ def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
     """Give entries numbers as arrivals of a tier; those that are not finite may not enter it."""
     xp, axis = namespace_of(own.key), new.valid.ndim - 1
     keep = (0, 1, 2) if axis == 2 else (0, 2)
-    finite = ops.finite_entries(new.key, keep) & ops.finite_entries(new.value, keep)
+    finite = ops.finite_entries(new.key, keep, ops.LARGEST)
+    finite = finite & ops.finite_entries(new.value, keep, ops.LARGEST)
     enter = new.valid & finite
     clock = xp.reshape(own.clock, (-1,) + (1,) * axis)
     empty = -1 - numbers(new.valid.shape[-1], own.clock)

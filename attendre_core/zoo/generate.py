@@ -10,7 +10,7 @@ import numpy as np
 
 from attendre_core import checks
 from attendre_core.backend import Array, backend_of
-from attendre_core.errors import ConfigError
+from attendre_core.errors import ConfigError, NonFiniteError
 from attendre_core.zoo.architectures.base import EncoderDecoder
 from attendre_core.zoo.pieces import Pieces, stop_strings
 from attendre_core.zoo.sampling import Chooser, Sampling, candidates, log_softmax
@@ -137,6 +137,13 @@ def _ending(model: Model, max_new_tokens: int, stop: Sequence[str]) -> Ending:
     return Ending(max_new_tokens, model.end, stop_strings(stop), decode)
 
 
+def _not_finite(row: int) -> NonFiniteError:
+    return NonFiniteError(
+        f"{_WHERE}: logits of row {row} are NaN or infinity, expected finite numbers: no token can "
+        "be chosen. Look for such weights in the checkpoint, or take a wider dtype."
+    )
+
+
 def _never(model: Model) -> tuple[int, ...]:
     """Return the token ids that are never chosen."""
     architecture = model.architecture
@@ -203,6 +210,8 @@ def _by_rows(
         last = step + 1 == ending.limit
         for row in np.flatnonzero(active).tolist():
             token = tokens[row]
+            if token < 0:
+                raise _not_finite(row)
             if token in ending.end:
                 active[row] = False
                 yield Written(row, token, rows[row].rest(), end=True)
@@ -270,6 +279,9 @@ def _by_beams(
             each.reshape(batch, width, -1)
             for each in candidates(model.library, logits, count, never)
         )
+        broken = ~over & np.isnan(chances).any(axis=(1, 2))
+        if broken.any():
+            raise _not_finite(int(broken.argmax()))
         scores = totals[:, :, None] + chances
         places = np.arange(width)[:, None] * vocabulary + ids
         source = np.zeros((batch, width), dtype=np.int64)

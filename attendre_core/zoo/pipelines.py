@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, overload
 
 import numpy as np
 
+from attendre_core import checks
 from attendre_core.backend import Backend
 from attendre_core.errors import ConfigError
 from attendre_core.presets import MemoryConfig
@@ -66,6 +67,7 @@ class Classifier:
             return []
         logits = np.asarray(self.model.backend.to_numpy(self.model.classify(list(texts))))
         rows = logits.astype(np.float64)
+        checks.finite_logits("Classifier", rows)
         if rows.shape[1] == 1:
             rows = np.concatenate([rows, np.zeros_like(rows)], axis=1)
         share = np.exp(rows - rows.max(axis=1, keepdims=True))

@@ -70,8 +70,15 @@ class Sampling:
         Returns
         -------
         array
-            Token ids, int32, (rows,).
+            Token ids, int32, (rows,); -1 where there is nothing to choose, because a logit is NaN
+            or infinity.
         """
+        finite, logits = _finite(logits)
+        ids = self._chosen(logits, chance)
+        xp = backend_of(ids).xp
+        return xp.where(finite, ids, xp.full_like(ids, -1))
+
+    def _chosen(self, logits: Array, chance: Array | None) -> Array:
         xp = backend_of(logits).xp
         if self.temperature == 0 or chance is None:
             return xp.astype(xp.argmax(logits, axis=-1), xp.int32)
@@ -86,6 +93,13 @@ class Sampling:
         last = ops.count_true(inside, axis=-1, keepdims=True) - 1
         place = xp.astype(xp.minimum(place, last), ids.dtype)
         return xp.astype(xp.take_along_axis(ids, place, axis=-1)[:, 0], xp.int32)
+
+
+def _finite(logits: Array) -> tuple[Array, Array]:
+    """Return which rows have no NaN or infinity, and zeros in the place of the others."""
+    xp = backend_of(logits).xp
+    finite = xp.isfinite(xp.max(logits, axis=-1))  # NaN if there is one
+    return finite, ops.fill(logits, ~finite[:, None], 0.0)
 
 
 def log_softmax(logits: Array) -> Array:
@@ -178,7 +192,8 @@ def candidates(
     Returns
     -------
     chances, ids
-        NumPy, (rows, count), best first: log-probabilities, and token ids.
+        NumPy, (rows, count), best first: log-probabilities, NaN where a logit is NaN or infinity,
+        and token ids.
     """
     to_numpy = backend_of(logits).to_numpy
     chances, ids = _candidates_program(library, count)(logits, _forbidden(logits, never))
@@ -189,11 +204,13 @@ def candidates(
 def _candidates_program(library: str, count: int) -> Callable[..., Any]:
     def find(logits: Array, never: Any) -> tuple[Array, Array]:
         xp = backend_of(logits).xp
+        finite, logits = _finite(logits)
         chance = log_softmax(xp.astype(logits, _sum_dtype(logits)))
         logits = logits if never is None else xp.where(never, -math.inf, logits)
         best, ids = ops.top_k(logits, min(count, logits.shape[-1]))
         picked = xp.take_along_axis(chance, ids, axis=-1)
-        return xp.where(best == -math.inf, -math.inf, picked), ids
+        picked = xp.where(best == -math.inf, -math.inf, picked)
+        return ops.fill(picked, ~finite[:, None], math.nan), ids
 
     return compiled(library, find)
 

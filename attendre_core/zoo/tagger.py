@@ -9,6 +9,7 @@ from typing import Any, get_args, overload
 
 import numpy as np
 
+from attendre_core import checks
 from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.zoo.heads import head_programs
@@ -192,6 +193,7 @@ class _Reading:
         rows = np.asarray(self._numpy(logits))[0].astype(np.float64)
         if valid is not None:
             rows = rows[np.asarray(self._numpy(valid))[0]]
+        checks.finite_logits("Tagger", rows)
         best = rows.argmax(axis=-1)
         scores = 1 / np.exp(rows - rows.max(axis=-1, keepdims=True)).sum(axis=-1)
         for label, score in zip(best.tolist(), scores.tolist(), strict=True):

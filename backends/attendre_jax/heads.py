@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -85,10 +86,10 @@ def count_true(flags: jax.Array, *, axis: int | tuple[int, ...], keepdims: bool 
     return lax.psum(local, name)
 
 
-def finite_entries(x: jax.Array, keep: tuple[int, ...]) -> Any:
+def finite_entries(x: jax.Array, keep: tuple[int, ...], below: float = math.inf) -> Any:
     """Find entries that are finite on every device; heads are the third axis."""
     name = _AXIS.get()
     if name is None or x.ndim < 3 or 2 in keep:
         return NotImplemented
-    local = ops.finite_entries.plain(x, keep)  # type: ignore[attr-defined]
+    local = ops.finite_entries.plain(x, keep, below)  # type: ignore[attr-defined]
     return lax.pmin(local.astype(jnp.int32), name) > 0

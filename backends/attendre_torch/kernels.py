@@ -93,9 +93,12 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None, sink: Tensor | None =
     return weights.masked_fill(~some, 0.0)
 
 
-def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
-    """Check the sum first: one pass, and no tensor of flags."""
-    if not readable(x) or not math.isfinite(x.detach().sum().item()):
+def finite_entries(x: Tensor, keep: tuple[int, ...], below: float = math.inf) -> Tensor:
+    """Look at the extremes first, NaN if there is a NaN: one pass, and no tensor of flags."""
+    if not readable(x) or not x.numel():
+        return NotImplemented
+    least, most = x.detach().aminmax()
+    if not (least.item() > -below and most.item() < below):
         return NotImplemented
     return torch.ones([x.shape[axis] for axis in keep], dtype=torch.bool, device=x.device)
 

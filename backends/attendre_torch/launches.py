@@ -63,11 +63,11 @@ def _filled(x: Tensor, flags: Tensor, number: float) -> Tensor:
     return x.expand(shape).masked_fill(flags, number)
 
 
-def finite_entries(x: Tensor, keep: tuple[int, ...]) -> Tensor:
+def finite_entries(x: Tensor, keep: tuple[int, ...], below: float = math.inf) -> Tensor:
     """Compare the largest absolute value, which is NaN if there is a NaN."""
     axes = [axis for axis in range(x.ndim) if axis not in keep]
     largest = torch.linalg.vector_norm(x, math.inf, dim=axes) if axes else x.abs()
-    return largest < math.inf
+    return largest < below
 
 
 def mean_less_deviations(score: Tensor, counted: Tensor, deviations: float) -> Tensor:

@@ -328,3 +328,20 @@ def test_a_tokenizer_too_large_to_be_one(folder, refused):
     with (folder / "tokenizer.json").open("wb") as file:
         file.truncate(2**40)  # a hole: takes no room on the disk
     refused(folder, "too many for a tokenizer")
+
+
+# ---------------------------------------------------------------- numbers that are none
+
+
+@pytest.mark.parametrize("memory", [None, "MT:8", "LFU:8"])
+def test_weights_that_are_no_numbers_write_nothing(folder, memory):
+    """Not the token 0, which is the place of the largest among NaN."""
+    from safetensors.numpy import load_file, save_file
+
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.norm.weight"][3] = np.nan
+    save_file(tensors, folder / "model.safetensors")
+    model = at.load(folder, memory)
+    for how in ({}, {"temperature": 1.0, "top_k": 3}, {"beams": 2}):
+        with pytest.raises(at.errors.NonFiniteError, match="no token can be chosen"):
+            model.generate([[1, 2, 3]], **how)

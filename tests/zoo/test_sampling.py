@@ -101,3 +101,20 @@ def test_sampled_texts_are_the_same_on_every_library(library, tiny_folder):
     assert at.load(tiny_folder, backend=library).generate(rows, 12, **options) == want
     alone = at.load(tiny_folder, backend=library).generate(rows[:1], 12, **options)
     assert alone == want[:1], "a text depends on its neighbours"
+
+
+@pytest.mark.parametrize("way", [*WAYS, None], ids=str)
+@pytest.mark.parametrize("number", [np.nan, np.inf])
+def test_nothing_is_chosen_among_numbers_that_are_none(way, number, library):
+    """Not the first token, which a search for the largest would return."""
+    logits = LOGITS[0].copy()
+    logits[2, 5] = number
+    logits[3] = np.nan
+    given = backend(library).from_numpy(logits)
+    if way is None:
+        chances, _ = candidates(library, given, 4)
+        assert np.isnan(chances).any(axis=1).tolist() == [False, False, True, True, False]
+        return
+    ids = backend(library).to_numpy(Chooser(library, way, seed=7)(given))
+    assert ids[2] == ids[3] == -1
+    assert (ids[[0, 1, 4]] >= 0).all()

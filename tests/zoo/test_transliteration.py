@@ -177,3 +177,21 @@ def test_a_folder_that_names_a_model_type_is_not_taken_for_one(copied):
     (copied / "config.json").write_text(json.dumps({"model_type": "nonesuch"}))
     with pytest.raises(at.CheckpointError, match="model_type is 'nonesuch'"):
         at.load(copied)
+
+
+@pytest.mark.parametrize("dtype", ["I32", "U32", "F8_E4M3"])
+def test_tensors_that_hold_no_floats_are_refused(copied, dtype):
+    """As many bytes, so that only the name of the dtype says it."""
+    weights = copied / "model.safetensors"
+    data = weights.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    changed = header["encoder/layer_0/self_attention/linear_0/weight"]
+    assert changed["dtype"] == "F32"
+    if dtype.startswith("F8"):
+        changed["shape"][-1] *= 4
+    changed["dtype"] = dtype
+    text = json.dumps(header).encode()
+    weights.write_bytes(len(text).to_bytes(8, "little") + text + data[8 + length :])
+    with pytest.raises(at.errors.CheckpointError, match=f"linear_0/weight is stored as {dtype}"):
+        at.load(copied)

@@ -21,7 +21,7 @@ from typing import Any
 
 from attendre_core.errors import CheckpointError
 from attendre_core.zoo.config import RawConfig, read_json
-from attendre_core.zoo.loading.folder import mapped_tensors
+from attendre_core.zoo.loading.folder import mapped_tensors, shape_of
 from attendre_core.zoo.loading.placing import Stored
 from attendre_core.zoo.tokenizers.vocabulary import VocabularyTokenizer
 
@@ -71,8 +71,7 @@ class CTranslateFolder:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor; None if there is no such tensor."""
-        found = self._tensors.get(name)
-        return None if found is None else tuple(found.array.shape)
+        return shape_of(self.where, name, self._tensors.get(name))
 
     def read(self, name: str) -> Stored:
         """Return a tensor, mapped."""

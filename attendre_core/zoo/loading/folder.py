@@ -14,7 +14,7 @@ from attendre_core.zoo.loading.other_formats import others_in
 from attendre_core.zoo.loading.pickled import pickled_tensors
 from attendre_core.zoo.loading.placing import NUMPY_DTYPES, Stored
 
-__all__ = ["FolderCheckpoint", "mapped_tensors"]
+__all__ = ["FolderCheckpoint", "mapped_tensors", "shape_of"]
 
 _DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
@@ -47,17 +47,23 @@ class FolderCheckpoint:
 
     def shape(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a tensor; None if there is no such tensor."""
-        found = self._tensors.get(name)
-        if found is not None and found.dtype not in NUMPY_DTYPES:
-            raise CheckpointError(
-                f"{self.where}: {name[:80]} is stored as {found.dtype}, expected one of "
-                f"{', '.join(_DTYPES)}. Use a checkpoint that is not quantised, or a GGUF file."
-            )
-        return None if found is None else tuple(found.array.shape)
+        return shape_of(self.where, name, self._tensors.get(name))
 
     def read(self, name: str) -> Stored:
         """Return a tensor, mapped."""
         return self._tensors[name]
+
+
+def shape_of(where: str, name: str, found: Stored | None) -> tuple[int, ...] | None:
+    """Return the shape of a tensor, None if there is none; refuse what holds no floats."""
+    if found is None:
+        return None
+    if found.dtype not in NUMPY_DTYPES:
+        raise CheckpointError(
+            f"{where}: {name[:80]} is stored as {found.dtype}, expected one of "
+            f"{', '.join(_DTYPES)}. Use a checkpoint that is not quantised, or a GGUF file."
+        )
+    return tuple(found.array.shape)
 
 
 def _configuration(folder: Path) -> RawConfig:

@@ -21,7 +21,9 @@ from attendre_conformance.running import few
 
 pytestmark = pytest.mark.attendre_profile("laws")
 
-BROKEN = (float("nan"), float("inf"), float("-inf"))
+#: Finite, but products with it do not fit into float32.
+HUGE = 1e38
+BROKEN = (float("nan"), float("inf"), float("-inf"), HUGE, -HUGE)
 SOME = [EVERY[n] for n in ("lru", "lfa-0", "sink", "lfa-decay", "lfa-softmax-hold")]
 #: Both ways to treat the present chunk, whole tokens and single heads, pins.
 EACH = [EVERY[n] for n in ("visible-lra", "lfa-0", "per-head-lra", "visible-lfa", "pinned-lfa")]
@@ -74,10 +76,15 @@ def test_broken_entries_are_refused(backend: Any, data: st.DataObject) -> None:
             )
 
 
+def beyond(number: float) -> np.float32:
+    """Return a broken number for scores, which may be huge: infinity for what is finite."""
+    return np.float32(number if not np.isfinite(number) else np.copysign(np.inf, number))
+
+
 def with_broken(chunk: Chunk, field: str, number: float, where: Any) -> Chunk:
     """Return the chunk with a broken number in some entries, ``where`` being (batch, seq)."""
     if field == "score":
-        return replace(chunk, score=np.where(where, np.float32(number), np.float32(0.5)))
+        return replace(chunk, score=np.where(where, beyond(number), np.float32(0.5)))
     array = getattr(chunk, field).copy()
     array[..., -1, 1] = np.where(where, np.float32(number), array[..., -1, 1])
     return replace(chunk, **{field: array})
@@ -279,7 +286,7 @@ def test_checked_numbers_raise_and_leave_the_state_usable(
     before = runner.numpy(state)
     if field == "score":
         array = np.zeros(last.valid.shape, dtype=np.float32)
-        array[0, 0] = number
+        array[0, 0] = beyond(number)
     else:
         array = getattr(last, field).copy()
         array[0, 0, 0, 0] = number
