@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
-    "Exchange", "Rank", "arriving", "carry_out", "compete", "displaced", "hand_back", "rank",
-    "ranked", "scored",
+    "Exchange", "Rank", "arriving", "carry_out", "compete", "counted", "displaced", "hand_back",
+    "rank", "ranked", "scored",
 ]  # fmt: skip
 
 
@@ -225,17 +225,23 @@ def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
     return EvictedEntries(key, value, position, valid, aux, *rest)
 
 
+def counted(own: KeyValueState, held: KeyValueState, exchange: Exchange) -> tuple[Array, Array]:
+    """Return the evictions and refusals of ``own`` after an exchange in the slots of ``held``."""
+    new, slot, write, since, refused = exchange
+    counts, stored = (own.evictions, own.refusals), (held.valid, held.arrival)
+    counts = ops.count_evicted(counts, stored, slot, (new.valid, new.arrival), write, since)
+    if refused is None:
+        return counts
+    without_slot = ops.count_true(refused.valid, axis=tuple(range(1, slot.ndim)))
+    return counts[0] + without_slot, counts[1] + without_slot
+
+
 def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyValueState:
     """Write the new entries into their slots and count what is evicted."""
     xp = namespace_of(state.key)
-    new, slot, write, since, refused = exchange
+    new, slot, write, *_ = exchange
     axis = slot.ndim - 1
-    counts, held = (state.evictions, state.refusals), (state.valid, state.arrival)
-    entries = (new.valid, new.arrival)
-    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
-    if refused is not None:
-        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, axis + 1)))
-        evictions, refusals = evictions + without_slot, refusals + without_slot
+    evictions, refusals = counted(state, state, exchange)
     key, value = ops.write_slots(
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core import ops
 from attendre_core.backend import Array, namespace_of, numbers
-from attendre_core.memory.admission import Exchange, compete, displaced
+from attendre_core.memory.admission import Exchange, compete, counted, displaced
 from attendre_core.memory.arrivals import RECORDS, Arrivals, cleared, padded, taken
 from attendre_core.memory.state import EvictedEntries, KeyValueState
 from attendre_core.tiers.compress import Compressor, as_index
@@ -50,7 +50,7 @@ def flow_on(
     writes, tiers, merging = [exchange], [], []
     own, new, gone = whole, exchange.new, _displaced(whole, exchange)
     for number, tier in enumerate(memory.rest, start=1):
-        tiers.append(_advanced(own, new, gone))
+        tiers.append(_advanced(own, new, _evictions(own, gone)))
         span, own = where[number], tier_state(state, number, where[number])
         new = gone if tier.compress is None else _in_order(gone)
         if isinstance(tier.compress, Compressor):
@@ -66,32 +66,35 @@ def flow_on(
         exchange = exchange._replace(slot=exchange.slot + span.first)
         writes.append(exchange)
         if merges:
-            gone = new._replace(valid=new.valid & ~new.enter)
+            gone = new._replace(valid=new.valid & ~new.enter, clock=own.clock)
         elif hand or number < len(memory.rest):
             gone = _displaced(whole, exchange)
         else:
             gone = None
-    tiers.append(_advanced(own, new, gone) if gone else _uncounted(own, new, whole, exchange))
+    counts = _evictions(own, gone) if gone else counted(own, whole, exchange)
+    tiers.append(_advanced(own, new, counts))
     after = _written(state, writes, donate)
-    (clock, *counts, _), *rest = tiers
-    fields = dict(zip(("chunk_start", "evictions", "refusals"), counts, strict=True))
+    first, *rest = tiers
     rest += state.tiers[len(rest) :]  # that of a tier outside
-    after = after._replace(clock=clock, **fields, tiers=tuple(rest))
+    after = after._replace(**first._asdict(), tiers=tuple(rest))
     for span, new, exchange in merging:
         after = merge(after, span, new, exchange)
     return after, _handed(gone) if hand and gone else None
 
 
 def _displaced(whole: KeyValueState, exchange: Exchange) -> Arrivals:
-    """Return what an exchange displaces as arrivals; those that are not finite may not enter."""
+    """Return what an exchange displaces as arrivals; those that are not finite may not enter.
+
+    Their clock is the arrival number from which on they were refused.
+    """
     xp, names = namespace_of(whole.key), ("position", "valid", "score", "arrival")
     wide, records, aux = displaced(whole, exchange, names)
     enter, axis = exchange.write | exchange.new.enter, exchange.slot.ndim - 1
     if exchange.refused is not None:
         enter = xp.concat([enter, exchange.refused.enter], axis=axis)
-    valid, clock = records[1], whole.clock
+    valid, since = records[1], exchange.since
     none = xp.zeros_like(valid)
-    return Arrivals(*wide, *records, none, none, valid & enter, aux, clock, clock, False, False)
+    return Arrivals(*wide, *records, none, none, valid & enter, aux, since, since, False, False)
 
 
 def _in_order(gone: Arrivals) -> Arrivals:
@@ -163,7 +166,7 @@ def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
     for first, stop in tier.memory.pin:
         pins = pins | ((new.position >= first) & (new.position < stop) & enter)
 
-    def counted(flags: Array) -> Array:
+    def count_of(flags: Array) -> Array:
         count = ops.count_true(flags, axis=axis)
         return xp.max(count, axis=1) if axis == 2 else count
 
@@ -171,37 +174,24 @@ def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
         enter=enter,
         arrival=xp.where(new.valid, clock + place, empty),
         pinned=pins,
-        count=counted(enter),
-        clock=own.clock + counted(new.valid),
+        count=count_of(enter),
+        clock=own.clock + count_of(new.valid),
     )
 
 
-def _advanced(own: KeyValueState, new: Arrivals, gone: Arrivals) -> TierState:
-    """Return the clock and the counts of a tier that has evicted some entries."""
+def _evictions(own: KeyValueState, gone: Arrivals) -> tuple[Array, Array]:
+    """Return the evictions and refusals of a tier after some entries left it."""
     axis = gone.valid.ndim - 1
-    since = namespace_of(own.clock).reshape(own.clock, (-1,) + (1,) * axis)
+    since = namespace_of(gone.clock).reshape(gone.clock, (-1,) + (1,) * axis)
     refused, axes = gone.valid & (gone.arrival >= since), tuple(range(1, axis + 1))
     evictions, refusals = (ops.count_true(x, axis=axes) for x in (gone.valid, refused))
-    return _after(own, new, own.evictions + evictions, own.refusals + refusals)
+    return own.evictions + evictions, own.refusals + refusals
 
 
-def _uncounted(
-    own: KeyValueState, new: Arrivals, whole: KeyValueState, exchange: Exchange
-) -> TierState:
-    """Return the same for a tier from which nobody takes what it evicts."""
-    chosen, slot, write, since, refused = exchange
-    counts, held = (own.evictions, own.refusals), (whole.valid, whole.arrival)
-    entries = (chosen.valid, chosen.arrival)
-    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
-    if refused is not None:
-        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, refused.valid.ndim)))
-        evictions, refusals = evictions + without_slot, refusals + without_slot
-    return _after(own, new, evictions, refusals)
-
-
-def _after(own: KeyValueState, new: Arrivals, evictions: Array, refusals: Array) -> TierState:
+def _advanced(own: KeyValueState, new: Arrivals, counts: tuple[Array, Array]) -> TierState:
+    """Return the clock and the counts of a tier after new entries arrived."""
     start = namespace_of(own.clock).where(new.count > 0, own.clock, own.chunk_start)
-    return TierState(new.clock, start, evictions, refusals, own.policy_state)
+    return TierState(new.clock, start, *counts, own.policy_state)
 
 
 def _written(state: TiersState, writes: list[Exchange], donate: bool) -> TiersState:
