@@ -205,6 +205,45 @@ def test_a_layer_hands_out_what_it_evicts() -> None:
     assert sorted(again) == sorted(gone)
 
 
+def test_a_trace_tells_what_left_the_last_tier() -> None:
+    """The reasons and thresholds are those of the last tier, also where it refuses an entry."""
+    some = chunks(6)
+    trace, whole = at.Trace(), at.Trace()
+    tiers = at.Tiers(KV(9), T(KV(8)))
+    for record, memory in ((trace, tiers), (whole, KV(17))):
+        for out in run(at.AttendreLayer(memory, trace=True), some)[1]:
+            record.add(out.trace)
+    left = [(e.position, e.step, e.reason) for e in trace.evictions()]
+    assert sorted(left) == sorted((e.position, e.step, e.reason) for e in whole.evictions())
+    assert len(left) == 6 * SEQ - 17
+    assert trace.survival() == whole.survival()
+    picky = at.Trace()
+    ranked = at.Tiers(KV(9, at.LRU()), T(KV(4, at.LRA("sum"))))
+    layer = at.AttendreLayer(ranked, trace=True)
+    state, _ = run(layer, some[:5])
+    after, out = layer.step(state, some[5])
+    picky.add(out.trace)
+    kept = ranked.tiers(after.kv)[1]
+    assert picky.evictions()
+    for eviction in picky.evictions():
+        assert eviction.position not in kept.position[0][kept.valid[0]]
+        assert eviction.score <= eviction.threshold
+
+
+def test_entries_beside_tiers_are_in_the_softmax() -> None:
+    """As beside one memory of the same entries; so a probe's own tokens see each other."""
+    some, (asked, *_) = chunks(4), chunks(1, seed=9)
+    layers = [
+        at.AttendreLayer(memory, encoding=at.RoPE(), causal=True)
+        for memory in (at.Tiers(KV(20), T(KV(12))), KV(32))
+    ]
+    answers = []
+    for layer in layers:
+        state, _ = run(layer, some)
+        answers.append(layer.probe(state, *asked[:3])[1])
+    np.testing.assert_allclose(answers[0], answers[1], atol=2e-6)
+
+
 def test_waiting_queries_attend_to_tiers() -> None:
     """FIFO tiers are one memory of their sum, also for queries that wait, flushed or drained."""
     some = chunks(5)
@@ -247,7 +286,13 @@ def test_mistakes_are_explained() -> None:
     with pytest.raises(at.ConfigError, match="per_head is"):
         at.Tiers(KV(4), T(KV(4, per_head=True)))
     with pytest.raises(at.ConfigError, match="cannot be traced"):
-        at.AttendreLayer(at.Tiers(KV(4), T(KV(4))), trace=True)
+        at.AttendreLayer(at.Tiers(KV(4), T(KV(4), at.MeanPool(2))), trace=True)
+    with pytest.raises(at.ConfigError, match="entry by entry"):
+        T(KV(4), top_k=2, by=0)
+    gated = at.Tiers(KV(4), T(KV(4)), read=at.Gate())
+    one = np.ones((1, 1, 1, 4), dtype=np.float32)
+    with pytest.raises(at.ConfigError, match="have no entries beside them"):
+        gated.attend(gated.init(like=one), one, beside=at.Beside(one, one))
     memory = at.Tiers(KV(4), T(KV(4), compress=at.Convolution(2)))
     state = memory.init(batch=1, heads=1, head_dim=4)
     entries = np.ones((1, 9, 1, 4), dtype=np.float32)

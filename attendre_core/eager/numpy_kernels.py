@@ -20,6 +20,7 @@ __all__ = [
     "bounded",
     "count_evicted",
     "count_true",
+    "displaced",
     "fill",
     "finite_entries",
     "gather_slots",
@@ -36,6 +37,7 @@ __all__ = [
     "running_count",
     "sum_logits",
     "table",
+    "take_slots",
     "write_slots",
 ]
 
@@ -148,6 +150,23 @@ def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     if index.size == index.shape[-1]:
         return np.take(array, index.reshape(-1), axis=axis)
     return array[_entries(index, array.shape[:axis])]
+
+
+def take_slots(arrays: Sequence[Array], index: Array, *, axis: int) -> list[Array]:
+    """Take whole entries by index; all of them, in order, are the arrays as they are."""
+    slots = arrays[0].shape[axis]
+    if index.shape[-1] == slots and (index == np.arange(slots)).all():
+        return list(arrays)
+    return [gather_slots(array, index, axis=axis) for array in arrays]
+
+
+def displaced(
+    arrays: Sequence[Array], index: Array, new: Sequence[Array], write: Array, *, axis: int
+) -> Any:
+    """Take whole entries by index, if all of them are written."""
+    if not write.all():
+        return NotImplemented
+    return [gather_slots(array, index, axis=axis) for array in arrays]
 
 
 def write_slots(

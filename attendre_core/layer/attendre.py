@@ -27,6 +27,7 @@ from attendre_core.layer.spec import LayerSpec
 from attendre_core.layer.trace import trace_step
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.probes.probing import ProbedLayer
+from attendre_core.tiers.tiers import Tiers
 from attendre_core.tree import tree_map
 
 __all__ = ["AttendreLayer"]
@@ -57,7 +58,7 @@ class AttendreLayer(ProbedLayer, LayerSpec):
     encoding
         Position scheme.
     trace
-        Record what each step inserted and evicted, and why.
+        Record what each step inserted and evicted, and why; of `Tiers`, what left the last.
     evicted
         Hand out what each step evicts, as ``LayerOutput.evicted``.
 
@@ -139,7 +140,10 @@ class AttendreLayer(ProbedLayer, LayerSpec):
             kv = self.kv_memory.store(state.kv, *entries, **more, donate=donate)
         if self.trace:
             place = (chunk.position, _flags(chunk.position, chunk.valid))
-            record = trace_step(self.kv_memory, state.kv, kv, *place, evicted, policy_params)
+            last = (self.kv_memory, state.kv, kv, policy_params)
+            if isinstance(self.kv_memory, Tiers):
+                last = self.kv_memory.evicting(*last[1:])
+            record = trace_step(*last, *place, evicted)
         kv, output = self._attend(kv, waiting, encoding_params, policy_params, chunk.beside, record)
         output = output._replace(evicted=evicted) if self.evicted else output
         return LayerState(kv, queue), output

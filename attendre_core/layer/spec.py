@@ -130,10 +130,11 @@ def _check_layer(layer: LayerSpec) -> None:
     if not isinstance(layer.kv_memory, (KeyValueMemory, Tiers)):
         told = "expected a KeyValueMemory or Tiers."
         raise ConfigError(f"{where}: kv_memory is {layer.kv_memory!r}, {told}")
-    if layer.trace and isinstance(layer.kv_memory, Tiers):
+    tiers = layer.kv_memory if isinstance(layer.kv_memory, Tiers) else None
+    if layer.trace and tiers and (tiers.compresses or tiers.outside):
         raise ConfigError(
-            f"{where}: Tiers cannot be traced. Trace a system without tiers, or look into the "
-            "state with kv_memory.tiers(state.kv)."
+            f"{where}: Tiers cannot be traced where they compress or go on in a HostTier: a token "
+            "would be a part of an entry, or held elsewhere. Trace one memory, or plain tiers."
         )
     if layer.q_memory is not None and not isinstance(layer.q_memory, DataOnlyMemory):
         raise ConfigError(

@@ -53,10 +53,10 @@ def trace_step(
     memory: KeyValueMemory,
     before: KeyValueState,
     after: KeyValueState,
+    params: Any,
     position: Array,
     valid: Array,
     evicted: EvictedEntries,
-    params: Any = None,
 ) -> StepTrace:
     """Describe one insertion; ``params`` are the policy's."""
     xp = backend_of(after.key).xp

@@ -17,6 +17,7 @@ Kept entries stay in their slots; keys and values are touched only where somethi
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core import checks, ops
@@ -32,7 +33,8 @@ if TYPE_CHECKING:
     from attendre_core.memory.spec import KeyValueSpec
 
 __all__ = [
-    "Exchange", "Rank", "arriving", "carry_out", "compete", "hand_back", "rank", "ranked", "scored",
+    "Exchange", "Rank", "arriving", "carry_out", "compete", "counted", "displaced", "hand_back",
+    "rank", "ranked", "scored",
 ]  # fmt: skip
 
 
@@ -193,45 +195,53 @@ def compete(
     return Exchange(new, *ops.admit(*rank_stored, *rank_new), state.clock, refused)
 
 
+def displaced(
+    state: KeyValueState, exchange: Exchange, names: Sequence[str]
+) -> tuple[list[Array], list[Array], Any]:
+    """Return keys and values, some records, and the metadata of what new entries displace.
+
+    Where a new entry is refused, it is that entry.
+    """
+    xp, axis = namespace_of(state.key), exchange.slot.ndim - 1
+    new, slot, write, _, refused = exchange
+
+    def records_of(party: KeyValueState | Arrivals) -> list[Array]:
+        return [*(getattr(party, name) for name in names), *tree_leaves(party.aux)]
+
+    wide = ops.displaced(state[:2], slot, new[:2], write, axis=2)
+    records = ops.displaced(records_of(state), slot, records_of(new), write, axis=axis)
+    if refused is not None:
+        wide = [xp.concat(both, axis=2) for both in zip(wide, refused[:2], strict=True)]
+        pairs = zip(records, records_of(refused), strict=True)
+        records = [xp.concat(both, axis=axis) for both in pairs]
+    return wide, records[: len(names)], tree_of(state.aux, records[len(names) :])
+
+
 def hand_back(state: KeyValueState, exchange: Exchange) -> EvictedEntries:
     """Return what was evicted: the displaced entry, or the new one where it was refused."""
-    xp = namespace_of(state.key)
-    new, slot, write, _, refused = exchange
-    record = slot.ndim - 1
+    xp, names = namespace_of(state.key), ("position", "valid", "score", "arrival")
+    wide, (position, valid, *rest), aux = displaced(state, exchange, names)
+    key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in wide)
+    return EvictedEntries(key, value, position, valid, aux, *rest)
 
-    def gone(name: str, axis: int = record) -> Any:
-        def one(stored: Array, entries: Array, *others: Array) -> Array:
-            held = ops.gather_slots(stored, slot, axis=axis)
-            flags = write if axis == record else write[:, None, :]
-            flags = xp.reshape(flags, flags.shape + (1,) * (held.ndim - flags.ndim))
-            back = xp.where(flags, held, entries)
-            return xp.concat([back, *others], axis=axis) if others else back
 
-        parties = (state, new) if refused is None else (state, new, refused)
-        return tree_map(one, *(getattr(party, name) for party in parties))
-
-    return EvictedEntries(
-        key=xp.permute_dims(gone("key", 2), (0, 2, 1, 3)),
-        value=xp.permute_dims(gone("value", 2), (0, 2, 1, 3)),
-        position=gone("position"),
-        valid=gone("valid"),
-        aux=gone("aux"),
-        score=gone("score"),
-        arrival=gone("arrival"),
-    )
+def counted(own: KeyValueState, held: KeyValueState, exchange: Exchange) -> tuple[Array, Array]:
+    """Return the evictions and refusals of ``own`` after an exchange in the slots of ``held``."""
+    new, slot, write, since, refused = exchange
+    counts, stored = (own.evictions, own.refusals), (held.valid, held.arrival)
+    counts = ops.count_evicted(counts, stored, slot, (new.valid, new.arrival), write, since)
+    if refused is None:
+        return counts
+    without_slot = ops.count_true(refused.valid, axis=tuple(range(1, slot.ndim)))
+    return counts[0] + without_slot, counts[1] + without_slot
 
 
 def carry_out(state: KeyValueState, exchange: Exchange, *, donate: bool) -> KeyValueState:
     """Write the new entries into their slots and count what is evicted."""
     xp = namespace_of(state.key)
-    new, slot, write, since, refused = exchange
+    new, slot, write, *_ = exchange
     axis = slot.ndim - 1
-    counts, held = (state.evictions, state.refusals), (state.valid, state.arrival)
-    entries = (new.valid, new.arrival)
-    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
-    if refused is not None:
-        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, axis + 1)))
-        evictions, refusals = evictions + without_slot, refusals + without_slot
+    evictions, refusals = counted(state, state, exchange)
     key, value = ops.write_slots(
         (state.key, state.value), slot, (new.key, new.value), write, axis=2, donate=donate
     )

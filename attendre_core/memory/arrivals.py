@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from attendre_core import ops
 from attendre_core.backend import Array, namespace_of
 from attendre_core.memory.state import KeyValueState, empty_like
-from attendre_core.tree import tree_map
+from attendre_core.tree import tree_leaves, tree_map, tree_of
 
 __all__ = ["RECORDS", "Arrivals", "cleared", "nothing", "padded", "taken"]
 
@@ -41,18 +41,12 @@ class Arrivals(NamedTuple):
 
 def taken(new: Arrivals, index: Array) -> Arrivals:
     """Select entries by index, (batch, n) [(batch, G, n)]."""
-    axis = index.ndim - 1
-
-    def take(x: Array) -> Array:
-        return ops.gather_slots(x, index, axis=axis)
-
-    return new._replace(
-        key=ops.gather_slots(new.key, index, axis=2),
-        value=ops.gather_slots(new.value, index, axis=2),
-        enter=take(new.enter),
-        aux=tree_map(take, new.aux),
-        **{name: take(getattr(new, name)) for name in RECORDS},
-    )
+    leaves = tree_leaves(new.aux)
+    key, value = ops.take_slots(new[:2], index, axis=2)
+    enter, *records = ops.take_slots([new.enter, *new[2:8], *leaves], index, axis=index.ndim - 1)
+    own = dict(zip(RECORDS, records, strict=False))
+    aux = tree_of(new.aux, records[len(RECORDS) :])
+    return new._replace(key=key, value=value, enter=enter, aux=aux, **own)
 
 
 def padded(new: Arrivals, other: Arrivals) -> Arrivals:

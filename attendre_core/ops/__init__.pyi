@@ -39,9 +39,11 @@ from attendre_core.ops.selection import select_top_k as select_top_k
 from attendre_core.ops.selection import top_k as top_k
 from attendre_core.ops.selection import top_k_threshold as top_k_threshold
 from attendre_core.ops.slots import count_evicted as count_evicted
+from attendre_core.ops.slots import displaced as displaced
 from attendre_core.ops.slots import fill as fill
 from attendre_core.ops.slots import gather_slots as gather_slots
 from attendre_core.ops.slots import push_slots as push_slots
+from attendre_core.ops.slots import take_slots as take_slots
 from attendre_core.ops.slots import write_slots as write_slots
 from attendre_core.ops.sums import add_up as add_up
 from attendre_core.ops.sums import levelled as levelled

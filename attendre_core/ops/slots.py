@@ -15,7 +15,9 @@ from attendre_core.backend import Array, namespace_of, numbers, op
 from attendre_core.ops.counting import count_true
 from attendre_core.ops.selection import lowest
 
-__all__ = ["count_evicted", "fill", "gather_slots", "push_slots", "write_slots"]
+__all__ = [
+    "count_evicted", "displaced", "fill", "gather_slots", "push_slots", "take_slots", "write_slots",
+]  # fmt: skip
 
 Two = tuple[Array, Array]
 
@@ -56,6 +58,48 @@ def gather_slots(array: Array, index: Array, *, axis: int) -> Array:
     where = xp.reshape(where, where.shape + (1,) * len(rest))
     where = xp.broadcast_to(where, (*array.shape[:axis], index.shape[-1], *rest))
     return xp.take_along_axis(array, where, axis=axis)
+
+
+@op
+def take_slots(arrays: Sequence[Array], index: Array, *, axis: int) -> list[Array]:
+    """Take the slots given by ``index`` from several arrays; as `gather_slots` from each.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> take_slots([np.asarray([[10, 20, 30]])], np.asarray([[2, 0]]), axis=1)[0].tolist()
+    [[30, 10]]
+    """
+    return [gather_slots(array, index, axis=axis) for array in arrays]
+
+
+@op
+def displaced(
+    arrays: Sequence[Array], index: Array, new: Sequence[Array], write: Array, *, axis: int
+) -> list[Array]:
+    """Return what `write_slots` takes away: a slot's entry, or the new one that is not written.
+
+    Parameters
+    ----------
+    arrays, index, new, write, axis
+        As in `write_slots`.
+
+    Returns
+    -------
+    arrays
+        Each (lead..., count, rest...).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> a, i, n = np.asarray([[10, 20, 30]]), np.asarray([[2, 0]]), np.asarray([[7, 8]])
+    >>> displaced([a], i, [n], np.asarray([[True, False]]), axis=1)[0].tolist()
+    [[30, 8]]
+    """
+    xp, gone = namespace_of(write), []
+    for held, entries in zip(take_slots(arrays, index, axis=axis), new, strict=True):
+        gone.append(xp.where(_aligned_flags(write, axis, held.ndim), held, entries))
+    return gone
 
 
 @op

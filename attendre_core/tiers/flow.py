@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core import checks, ops
 from attendre_core.backend import Array, namespace_of, numbers
-from attendre_core.memory.admission import Exchange, compete, hand_back
+from attendre_core.memory.admission import Exchange, compete, counted, displaced
 from attendre_core.memory.arrivals import RECORDS, Arrivals, cleared, padded, taken
 from attendre_core.memory.state import EvictedEntries, KeyValueState
 from attendre_core.tiers.compress import Compressor, as_index
 from attendre_core.tiers.merge import Merge, fill_slots, merge
 from attendre_core.tiers.state import Span, TiersState, TierState, cut, spans, tier_state
-from attendre_core.tree import tree_leaves, tree_map, tree_of
+from attendre_core.tree import tree_leaves, tree_of
 
 if TYPE_CHECKING:
     from attendre_core.tiers.spec import Tier, TiersParameters, TiersSpec
@@ -47,11 +47,12 @@ def flow_on(
         ``evicted`` is what the last tier evicts; None unless ``hand`` is True.
     """
     where, whole = spans(memory, state.key.shape[2]), state.whole
-    writes, tiers, merging = [exchange], [_advanced(whole, whole, exchange.new, exchange)], []
-    gone = hand_back(whole, exchange) if memory.rest or hand else None
+    writes, tiers, merging = [exchange], [], []
+    own, new, gone = whole, exchange.new, _displaced(whole, exchange)
     for number, tier in enumerate(memory.rest, start=1):
+        tiers.append(_advanced(own, new, _evictions(own, gone)))
         span, own = where[number], tier_state(state, number, where[number])
-        new = _flowing(gone, tier.compress is not None)
+        new = gone if tier.compress is None else _in_order(gone)
         if isinstance(tier.compress, Compressor):
             new, waiting = _compressed(tier.compress, state, span, new, params.compress[number - 1])
             writes.append(waiting)
@@ -64,43 +65,56 @@ def flow_on(
             exchange = compete(tier.memory, own, new, params.policies[number])
         exchange = exchange._replace(slot=exchange.slot + span.first)
         writes.append(exchange)
-        tiers.append(_merged(own, new) if merges else _advanced(whole, own, new, exchange))
         if merges:
-            gone = _refused(new)
+            gone = new._replace(valid=new.valid & ~new.enter, clock=own.clock)
         elif hand or number < len(memory.rest):
-            gone = hand_back(whole, exchange)
+            gone = _displaced(whole, exchange)
+        else:
+            gone = None
+    counts = _evictions(own, gone) if gone else counted(own, whole, exchange)
+    tiers.append(_advanced(own, new, counts))
     after = _written(state, writes, donate)
-    (clock, *counts, _), *rest = tiers
-    fields = dict(zip(("chunk_start", "evictions", "refusals"), counts, strict=True))
+    first, *rest = tiers
     rest += state.tiers[len(rest) :]  # that of a tier outside
-    after = after._replace(clock=clock, **fields, tiers=tuple(rest))
+    after = after._replace(**first._asdict(), tiers=tuple(rest))
     for span, new, exchange in merging:
         after = merge(after, span, new, exchange)
-    return after, gone if hand else None
+    return after, _handed(gone) if hand and gone else None
 
 
-def _flowing(gone: EvictedEntries | Any, scored: bool) -> Arrivals:
-    """Return evicted entries as arrivals, those that are valid first, in order of arrival.
+def _displaced(whole: KeyValueState, exchange: Exchange) -> Arrivals:
+    """Return what an exchange displaces as arrivals; those that are not finite may not enter.
 
-    Their scores are those they had only if ``scored`` is True: the next policy gives them others.
+    Their clock is the arrival number from which on they were refused.
     """
-    xp, axis = namespace_of(gone.key), gone.valid.ndim - 1
-    none, count = xp.zeros_like(gone.valid), gone.valid.shape[-1]
-    order = xp.where(gone.valid, gone.arrival, _LAST - numbers(count, gone.valid))
-    index = ops.lowest(None, order, count)
+    xp, names = namespace_of(whole.key), ("position", "valid", "score", "arrival")
+    wide, records, aux = displaced(whole, exchange, names)
+    enter, axis = exchange.write | exchange.new.enter, exchange.slot.ndim - 1
+    if exchange.refused is not None:
+        enter = xp.concat([enter, exchange.refused.enter], axis=axis)
+    valid, since = records[1], exchange.since
+    none = xp.zeros_like(valid)
+    return Arrivals(*wide, *records, none, none, valid & enter, aux, since, since, False, False)
 
-    def take(x: Array) -> Array:
-        return ops.gather_slots(x, index, axis=axis)
 
-    key, value = (
-        ops.gather_slots(xp.permute_dims(x, (0, 2, 1, 3)), index, axis=2)
-        for x in (gone.key, gone.value)
-    )
-    score, valid = take(gone.score) if scored else gone.score, take(gone.valid)
-    return Arrivals(
-        key, value, take(gone.position), valid, score, gone.arrival, none, none, valid,
-        tree_map(take, gone.aux), gone.arrival[..., 0], gone.arrival[..., 0], False, False,
-    )  # fmt: skip
+def _in_order(gone: Arrivals) -> Arrivals:
+    """Sort entries: those that are valid first, in order of arrival."""
+    return taken(gone, _order(gone))
+
+
+def _order(gone: Arrivals) -> Array:
+    """Return the entries as an index: those that are valid first, in order of arrival."""
+    count = gone.valid.shape[-1]
+    last = _LAST - numbers(count, gone.valid)
+    order = namespace_of(last).where(gone.valid, gone.arrival, last)
+    return ops.lowest(None, order, count)
+
+
+def _handed(gone: Arrivals) -> EvictedEntries:
+    """Return entries as they are handed to the caller."""
+    xp = namespace_of(gone.key)
+    key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in gone[:2])
+    return EvictedEntries(key, value, gone.position, gone.valid, gone.aux, gone.score, gone.arrival)
 
 
 def _compressed(
@@ -141,59 +155,42 @@ def _waiting(state: TiersState, span: Span, like: Arrivals) -> Arrivals:
 
 def _entering(tier: Tier, own: KeyValueState, new: Arrivals) -> Arrivals:
     """Give entries numbers as arrivals of a tier; those that are not finite may not enter it."""
-    xp, axis = namespace_of(own.key), new.valid.ndim - 1
-    keep = (0, 1, 2) if axis == 2 else (0, 2)
-    finite = ops.finite_entries(new.key, keep, ops.LARGEST)
-    finite = finite & ops.finite_entries(new.value, keep, ops.LARGEST)
-    enter = new.valid & finite
+    xp, axis, enter = namespace_of(own.key), new.valid.ndim - 1, new.enter
+    if isinstance(tier.compress, Compressor):
+        keep = (0, 1, 2) if axis == 2 else (0, 2)
+        finite = ops.finite_entries(new.key, keep, ops.LARGEST)
+        enter = enter & finite & ops.finite_entries(new.value, keep, ops.LARGEST)
     clock = xp.reshape(own.clock, (-1,) + (1,) * axis)
     empty = -1 - numbers(new.valid.shape[-1], own.clock)
-    arrival = xp.where(new.valid, clock + ops.running_count(new.valid) - 1, empty)
-    pins = checks.in_spans(new.position, tier.memory.pin) & enter
+    place = xp.astype(xp.argsort(_order(new), axis=-1), xp.int32)
+    pins = new.pinned | (checks.in_spans(new.position, tier.memory.pin) & enter)
 
-    def counted(flags: Array) -> Array:
+    def count_of(flags: Array) -> Array:
         count = ops.count_true(flags, axis=axis)
         return xp.max(count, axis=1) if axis == 2 else count
 
     return new._replace(
         enter=enter,
-        arrival=arrival,
+        arrival=xp.where(new.valid, clock + place, empty),
         pinned=pins,
-        observed=xp.zeros_like(enter),
-        count=counted(enter),
-        clock=own.clock + counted(new.valid),
+        count=count_of(enter),
+        clock=own.clock + count_of(new.valid),
     )
 
 
-def _refused(new: Arrivals) -> EvictedEntries:
-    """Return the entries that may not enter."""
-    xp = namespace_of(new.key)
-    key, value = (xp.permute_dims(x, (0, 2, 1, 3)) for x in (new.key, new.value))
-    gone = new.valid & ~new.enter
-    return EvictedEntries(key, value, new.position, gone, new.aux, new.score, new.arrival)
+def _evictions(own: KeyValueState, gone: Arrivals) -> tuple[Array, Array]:
+    """Return the evictions and refusals of a tier after some entries left it."""
+    axis = gone.valid.ndim - 1
+    since = namespace_of(gone.clock).reshape(gone.clock, (-1,) + (1,) * axis)
+    refused, axes = gone.valid & (gone.arrival >= since), tuple(range(1, axis + 1))
+    evictions, refusals = (ops.count_true(x, axis=axes) for x in (gone.valid, refused))
+    return own.evictions + evictions, own.refusals + refusals
 
 
-def _advanced(
-    whole: KeyValueState, own: KeyValueState, new: Arrivals, exchange: Exchange
-) -> TierState:
-    """Return the clock and the counts of a tier after an exchange."""
-    xp, (chosen, slot, write, since, refused) = namespace_of(own.clock), exchange
-    counts, held = (own.evictions, own.refusals), (whole.valid, whole.arrival)
-    entries = (chosen.valid, chosen.arrival)
-    evictions, refusals = ops.count_evicted(counts, held, slot, entries, write, since)
-    if refused is not None:
-        without_slot = ops.count_true(refused.valid, axis=tuple(range(1, refused.valid.ndim)))
-        evictions, refusals = evictions + without_slot, refusals + without_slot
-    start = xp.where(new.count > 0, own.clock, own.chunk_start)
-    return TierState(new.clock, start, evictions, refusals, own.policy_state)
-
-
-def _merged(own: KeyValueState, new: Arrivals) -> TierState:
-    """Return the clock and the counts of a tier that evicts nothing."""
-    gone = new.valid & ~new.enter
-    count = ops.count_true(gone, axis=tuple(range(1, gone.ndim)))
+def _advanced(own: KeyValueState, new: Arrivals, counts: tuple[Array, Array]) -> TierState:
+    """Return the clock and the counts of a tier after new entries arrived."""
     start = namespace_of(own.clock).where(new.count > 0, own.clock, own.chunk_start)
-    return TierState(new.clock, start, own.evictions + count, own.refusals + count, None)
+    return TierState(new.clock, start, *counts, own.policy_state)
 
 
 def _written(state: TiersState, writes: list[Exchange], donate: bool) -> TiersState:

@@ -19,11 +19,15 @@ __all__ = [
 
 
 class Limit(NamedTuple):
-    """Attend to the ``top_k`` best of the slots from ``start`` to ``stop``; None = to all."""
+    """Attend to the ``top_k`` best of the slots from ``start`` to ``stop``; None = to all.
+
+    With ``by`` above 1, to those chunks of so many successive arrivals whose mean logit is best.
+    """
 
     start: int
     stop: int
     top_k: int | None
+    by: int = 1
 
 
 class TierAttention(Attention):
@@ -114,10 +118,11 @@ class JoinedAttention(Attention):
         if self._used is None:
             logits, parts = self.logits, []
             allowed = self._xp.broadcast_to(self.allowed, logits.shape)
-            for start, stop, top_k in self._limits:
-                part = allowed[..., start:stop]
-                if top_k is not None and top_k < stop - start:
-                    order = self.order[..., start:stop]
+            for start, stop, top_k, by in self._limits:
+                part, order = allowed[..., start:stop], self.order[..., start:stop]
+                if top_k is not None and by > 1:
+                    part = part & _best_chunks(logits[..., start:stop], part, top_k, order, by)
+                elif top_k is not None and top_k < stop - start:
                     part = part & ops.select_top_k(logits[..., start:stop], part, top_k, order)
                 parts.append(part)
             self._used = self._xp.concat(parts, axis=-1)
@@ -154,6 +159,22 @@ class JoinedAttention(Attention):
         rest = xp.where(every > 0, 1.0 - share, xp.zeros_like(share))
         output = share[..., None] * self.attended() + rest[..., None] * output
         return JoinedAttention(self, self._limits, self._cut(share), output)
+
+
+def _best_chunks(logits: Array, allowed: Array, top_k: int, order: Array, by: int) -> Array:
+    """Return which entries are in the chunks with the best mean logits of what is allowed."""
+    xp = namespace_of(logits)
+    number = order // by
+    same = number == xp.matrix_transpose(number)
+    flags = xp.astype(allowed, logits.dtype)
+    some = xp.matmul(flags, xp.astype(same, logits.dtype))
+    total = xp.matmul(ops.fill(logits, ~allowed, 0.0), xp.astype(same, logits.dtype))
+    mean = total / xp.where(some > 0, some, xp.ones_like(some))
+    # The first allowed entry of a chunk stands for it.
+    earlier = same & (order < xp.matrix_transpose(order))
+    first = xp.matmul(flags, xp.astype(xp.matrix_transpose(earlier), logits.dtype)) == 0
+    chosen = ops.select_top_k(mean, allowed & first, top_k, order)
+    return xp.matmul(xp.astype(chosen, logits.dtype), xp.astype(same, logits.dtype)) > 0
 
 
 def log_total(pairs: Pairs, allowed: Array) -> Array:
@@ -198,7 +219,7 @@ def _cut_pairs(pairs: Pairs, start: int, stop: int) -> Pairs:
 def in_order_of_tiers(arrival: Array, limits: Sequence[Limit]) -> Array:
     """Return an order of all slots: earlier tiers rank higher, and within one later entries."""
     xp, parts, left = namespace_of(arrival), [], arrival.shape[-1]
-    for start, stop, _ in limits:
+    for start, stop, *_ in limits:
         left -= stop - start
         rank = xp.argsort(xp.argsort(arrival[..., start:stop], axis=-1), axis=-1)
         parts.append(xp.astype(rank, xp.int32) + left)

@@ -32,6 +32,9 @@ class Tier:
         `Dilated` or `Merge`; None leaves them as they are.
     top_k
         Each query and head attends to the K best entries of this tier; None = to all.
+    by
+        Retrieve K chunks of this many entries that arrived one after the other, whose mean logit
+        is best, as LongMem does, instead of K entries.
 
     Examples
     --------
@@ -43,6 +46,7 @@ class Tier:
     memory: KeyValueMemory
     compress: Compressor | Merge | None = None
     top_k: int | None = None
+    by: int = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.memory, KeyValueMemory) or self.memory.present != "compete":
@@ -57,6 +61,7 @@ class Tier:
             )
         if self.top_k is not None:
             checks.whole_number("Tier", "top_k", self.top_k, least=1, hint="None attends to all.")
+        checks.whole_number("Tier", "by", self.by, least=1, hint="1 retrieves entry by entry.")
 
     @property
     def waiting(self) -> int:

@@ -10,6 +10,7 @@ from attendre_core.backend import Array, backend_of, resolve
 from attendre_core.errors import ConfigError
 from attendre_core.memory.arrivals import RECORDS
 from attendre_core.memory.batch import reorder_rows, reset_rows
+from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.report import MemoryReport, report_of
 from attendre_core.memory.state import Entries, KeyValueState, grown
 from attendre_core.policies.base import Stored
@@ -78,6 +79,13 @@ class TiersStates(TiersSpec):
         """Return the state of each tier's memory, without the entries that wait."""
         where = self._checked("Tiers.tiers", state)
         return tuple(tier_state(state, i, span) for i, span in enumerate(where))
+
+    def evicting(
+        self, before: TiersState, after: TiersState, params: Any = None
+    ) -> tuple[KeyValueMemory, KeyValueState, KeyValueState, Any]:
+        """Return the last tier, its states and its policy's parameters: what leaves it is gone."""
+        states = self.tiers(before)[-1], self.tiers(after)[-1]
+        return self.memories[-1], *states, self.params(params).policies[-1]
 
     def entries(self, state: TiersState) -> Entries:
         """Return the entries of all tiers with axes (batch, slots, kv_heads, dim)."""

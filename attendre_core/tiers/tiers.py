@@ -9,6 +9,7 @@ from typing import Any
 from attendre_core import checks, ops
 from attendre_core.backend import Array, backend_of, numbers
 from attendre_core.errors import ConfigError
+from attendre_core.joint.beside import Beside
 from attendre_core.memory.admission import arriving, compete
 from attendre_core.memory.attend import Reading, gather_top_k, observe, read
 from attendre_core.memory.room import clear_room, make_room
@@ -137,22 +138,23 @@ class Tiers(TiersStates):
         self, state: TiersState, query: Array, position: Array | None = None,
         valid: Array | None = None, top_k: int | None = None, causal: bool = False, *,
         encoding: Encoding | None = None, encoding_params: Any = None, policy_params: Any = None,
-        document: Array | None = None, beside: Any = None,
+        document: Array | None = None, beside: Beside | None = None,
     ) -> tuple[TiersState, Array]:  # fmt: skip
         """Attend to all tiers, and update the scores in each.
 
         Parameters as in `KeyValueMemory.attend`. ``top_k`` is for all tiers together; to limit one
-        tier, see `Tier`.
+        tier, see `Tier`. Entries ``beside`` tiers need one softmax over all that these hold.
         """
         where = "Tiers.attend"
-        if beside is not None:
-            raise ConfigError(f"{where}: tiers have no entries beside them. Make them a tier.")
+        if beside is not None and not self.is_one_softmax:
+            told = "a gate, a tier's top_k and a HostTier have no entries beside them."
+            raise ConfigError(f"{where}: {told} Make them a tier.")
         options = (query, position, valid, causal, encoding, encoding_params, document)
         params = self.params(policy_params)
         if query.ndim == 4 and query.shape[1] == 0:
             part = self.first.attend(tier_state(state, 0, self._checked(where, state)[0]), query)
             return state, part[1]
-        sides = list(self._readings(where, state, top_k, *options))
+        sides = list(self._readings(where, state, top_k, *options, beside))
         far = None
         if self.outside is not None:
             sides, far = self._with_outside(where, state, sides, *options)
@@ -185,6 +187,7 @@ class Tiers(TiersStates):
     def _readings(
         self, where: str, state: TiersState, top_k: int | None, query: Array, position: Any,
         valid: Any, causal: bool, encoding: Encoding | None, encoding_params: Any, document: Any,
+        beside: Beside | None = None,
     ) -> Iterator[tuple[Reading, int]]:  # fmt: skip
         """Yield each softmax, and the slot at which it begins."""
         places, slots = self._checked(where, state), state.key.shape[2]
@@ -192,7 +195,7 @@ class Tiers(TiersStates):
         for span, tier in zip(places[1:], self.rest, strict=True):
             limits += [
                 Limit(span.start, span.first, None),
-                Limit(span.first, span.stop, tier.top_k),
+                Limit(span.first, span.stop, tier.top_k, tier.by),
             ]
         limited = any(tier.top_k is not None for tier in self.rest)
         if top_k is not None:
@@ -215,10 +218,10 @@ class Tiers(TiersStates):
                 query, position, valid, causal,
                 encoding=None if far else encoding,
                 encoding_params=None if far else encoding_params,
-                document=document,
+                document=document, beside=beside,
             )  # fmt: skip
             if (limited or self.outside) and number == len(sides) - 1:
-                own = [Limit(a - start, b - start, k) for a, b, k in side]
+                own = [Limit(a - start, b - start, *how) for a, b, *how in side]
                 reading = reading._replace(attention=JoinedAttention(reading.attention, own))
             yield reading, start
 

@@ -25,6 +25,7 @@ __all__ = [
     "attention",
     "bounded",
     "count_true",
+    "displaced",
     "finite_entries",
     "gather_slots",
     "kth_largest",
@@ -33,6 +34,7 @@ __all__ = [
     "rms_norm",
     "rotate_halves",
     "running_count",
+    "take_slots",
     "write_slots",
 ]
 
@@ -161,6 +163,23 @@ def gather_slots(array: Tensor, index: Tensor, *, axis: int) -> Tensor:
         return array.gather(-1, index)
     picked = array.reshape(-1, *rest).index_select(0, _rows(index, array.shape[axis]))
     return picked.reshape(*index.shape, *rest)
+
+
+def take_slots(arrays: Sequence[Tensor], index: Tensor, *, axis: int) -> list[Tensor]:
+    """Take whole entries by index; all of them, in order, are the tensors as they are."""
+    numbers, slots = numbers_of(index), arrays[0].shape[axis]
+    if numbers is not None and index.shape[-1] == slots and (numbers == np.arange(slots)).all():
+        return list(arrays)
+    return [gather_slots(array, index, axis=axis) for array in arrays]
+
+
+def displaced(
+    arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor, *, axis: int
+) -> list[Tensor]:
+    """Take whole entries by index, if all of them are written."""
+    if not readable(write) or not _all(write):
+        return NotImplemented
+    return [gather_slots(array, index, axis=axis) for array in arrays]
 
 
 def write_slots(

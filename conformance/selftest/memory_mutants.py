@@ -174,8 +174,8 @@ MEMORY_MUTANTS = (
     Mutant(
         "evicted entries are all called valid",
         RANKING,
-        'valid=gone("valid"),',
-        'valid=gone("valid") | ~gone("valid"),',
+        "return EvictedEntries(key, value, position, valid, aux, *rest)",
+        "return EvictedEntries(key, value, position, valid | True, aux, *rest)",
         "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(

@@ -16,8 +16,8 @@ TIER_MUTANTS = (
     Mutant(
         "evicted entries flow on in the order of eviction",
         FLOW,
-        "index = ops.lowest(None, order, count)",
-        "index = ops.lowest(None, -order, count)",
+        "return ops.lowest(None, order, count)",
+        "return ops.lowest(None, -order, count)",
         f"{ORACLE}[mean]",
     ),
     Mutant(
@@ -37,7 +37,7 @@ TIER_MUTANTS = (
     Mutant(
         "a tier does not count what arrives",
         FLOW,
-        "clock=own.clock + counted(new.valid)",
+        "clock=own.clock + count_of(new.valid)",
         "clock=own.clock",
         f"{ORACLE}[fifo-fifo]",
     ),
@@ -89,5 +89,47 @@ TIER_MUTANTS = (
         "if top_k is not None and top_k < stop - start:",
         "if False:",
         f"{ORACLE}[tier-top-k]",
+    ),
+    Mutant(
+        "a chunk of a tier is judged by its sum, not by its mean",
+        READING,
+        "mean = total / xp.where(some > 0, some, xp.ones_like(some))",
+        "mean = total",
+        f"{ORACLE}[tier-chunks]",
+    ),
+    Mutant(
+        "a tier retrieves one entry of each chunk",
+        READING,
+        "return xp.matmul(xp.astype(chosen, logits.dtype), xp.astype(same, logits.dtype)) > 0",
+        "return chosen",
+        f"{ORACLE}[tier-chunks]",
+    ),
+    Mutant(
+        "a refused entry is called evicted",
+        FLOW,
+        "refused, axes = gone.valid & (gone.arrival >= since), ",
+        "refused, axes = gone.valid & (gone.arrival > since), ",
+        f"{LAWS}::test_fifo_tiers_are_one_memory",
+    ),
+    Mutant(
+        "what flows on is numbered as it lies, not as it arrived",
+        FLOW,
+        "place = xp.astype(xp.argsort(_order(new), axis=-1), xp.int32)",
+        "place = numbers(new.valid.shape[-1], own.clock)",
+        f"{ORACLE}[three]",
+    ),
+    Mutant(
+        "settled entries do not flow on in order",
+        FLOW,
+        "new = gone if tier.compress is None else _in_order(gone)",
+        "new = gone",
+        f"{ORACLE}[mean]",
+    ),
+    Mutant(
+        "an entry that waits is read twice",
+        STATES,
+        "parts.append(cut(state, span.stop, state.key.shape[2]))",
+        "parts.append(cut(state, span.first, state.key.shape[2]))",
+        f"{LAWS}::test_tiers_lose_nothing",
     ),
 )

@@ -49,8 +49,9 @@ class Held:
         """Set what is held; returns the layer itself."""
         if memory.tiers or memory.host:
             raise ConfigError(
-                f"AttendreCache: {memory.name} has tiers, which a cache of transformers cannot "
-                "hold. Load the model with attendre_core.load, or use a system without tiers."
+                "AttendreCache: memory has tiers, expected one memory for each layer: a cache of "
+                "transformers holds nothing behind it. Load the model with attendre_core.load, or "
+                "leave the tiers out."
             )
         kv = memory.kv_memory(number)
         self._size, self._sinks, self._pin = kv.size, kv.all_sinks, kv.pin

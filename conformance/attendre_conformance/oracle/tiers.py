@@ -27,6 +27,8 @@ class TierRule:
         How many entries become one, and how far apart they are.
     top_k : int or None
         Entries per query.
+    by : int
+        Of how many successive arrivals a chunk is; with more than one, ``top_k`` counts chunks.
     """
 
     rule: MemoryRule
@@ -34,6 +36,7 @@ class TierRule:
     rate: int = 1
     dilation: int = 1
     top_k: int | None = None
+    by: int = 1
 
 
 @dataclass(frozen=True)
@@ -49,8 +52,24 @@ class TiersRule:
 class TierMemory(RowMemory):
     """One tier of one row. ``beside`` holds the logits of the other tiers: [query][head]."""
 
+    by: int = 1
     beside: list[list[list[float]]] = field(default_factory=list)
     rows: list[list[dict[int, float]]] = field(default_factory=list)
+
+    def best(self, row: dict[int, float], top_k: int | None) -> list[Entry]:
+        """Return the best entries, or those of the chunks with the best mean logits."""
+        if self.by == 1 or top_k is None:
+            return super().best(row, top_k)
+        means = []
+        for number in {arrival // self.by for arrival in row}:
+            logits = [x for arrival, x in row.items() if arrival // self.by == number]
+            means.append((math.fsum(logits) / len(logits), number))
+        means.sort(reverse=True)
+        if not self.exact_logits and len(means) > top_k:
+            last, following = means[top_k - 1][0], means[top_k][0]
+            self.gap = min(self.gap, (last - following) / max(1.0, abs(last)))
+        chosen = {number for _, number in means[:top_k]}
+        return [e for e in super().best(row, None) if e.arrival // self.by in chosen]
 
     def transformed(self, row: dict[int, float]) -> dict[int, float]:
         """Scores of one query and head: a softmax is over all tiers."""
@@ -93,8 +112,8 @@ class RowTiers:
         self, rule: TiersRule, weights: Sequence[Any], exact_logits: bool, head: int | None
     ) -> None:
         self.rule, self.weights, self.head = rule, weights, head
-        rules = (rule.first, *(tier.rule for tier in rule.rest))
-        self.memories = [TierMemory(one, exact_logits) for one in rules]
+        rules = ((rule.first, 1), *((tier.rule, tier.by) for tier in rule.rest))
+        self.memories = [TierMemory(one, exact_logits, by=by) for one, by in rules]
         self.waiting: list[list[Moving]] = [[] for _ in rule.rest]
         self.counts: list[dict[int, int]] = [{} for _ in rules]
         self.own_gap = math.inf

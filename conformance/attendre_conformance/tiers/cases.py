@@ -115,11 +115,11 @@ def _memory(memory: Any) -> MemoryRule:
 def _tier(tier: Any) -> TierRule:
     rule, compress = _memory(tier.memory), tier.compress
     if isinstance(compress, at.Merge):
-        return TierRule(rule, "merge", top_k=tier.top_k)
+        return TierRule(rule, "merge", top_k=tier.top_k, by=tier.by)
     if compress is None:
-        return TierRule(rule, top_k=tier.top_k)
+        return TierRule(rule, top_k=tier.top_k, by=tier.by)
     name = _NAMES[type(compress)]
-    return TierRule(rule, name, compress.rate, compress.dilation, tier.top_k)
+    return TierRule(rule, name, compress.rate, compress.dilation, tier.top_k, tier.by)
 
 
 def case(name: str, shape: Shape, *tiers: Any, read: Any = "softmax", **options: Any) -> TiersCase:
@@ -149,6 +149,7 @@ PLAIN = (
         causal=True,
     ),
     case("pinned", MHA, KV(3, at.LFA(0.0)), T(KV(4, at.LRU(), pin=((2, 4),), sinks=1))),
+    case("tier-chunks", GQA, KV(3), T(KV(7, at.LFU()), top_k=2, by=2), causal=True),
 )  # fmt: skip
 GATED = (
     case("gate", GQA, KV(3), T(KV(5, at.LRU()), top_k=2), read=at.Gate(), causal=True),
