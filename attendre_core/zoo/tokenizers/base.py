@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,10 +17,12 @@ __all__ = [
     "UnknownTokenizer",
     "checked_file",
     "needed_package",
+    "refuse_half_characters",
     "refused_if_broken",
 ]
 
 _LARGEST_FILE = 256 * 2**20
+_SURROGATE = re.compile("[\ud800-\udfff]")
 
 #: Token ids, and for each the characters (start, end) of the text that it stands for.
 Encoded = tuple[list[int], list[tuple[int, int]]]
@@ -76,6 +79,17 @@ class UnknownTokenizer:
     def decode(self, tokens: list[int]) -> str:
         """Say that it cannot."""
         raise ConfigError(f"text: {self.reason} Ask for token ids instead of text.")
+
+
+def refuse_half_characters(where: str, text: str, start: int = 0) -> None:
+    """Refuse lone surrogates, which no tokenizer knows; the text begins at character ``start``."""
+    lone = None if text.isascii() else _SURROGATE.search(text)
+    if lone is not None:
+        raise ConfigError(
+            f"{where}: character {start + lone.start()} of the text is half of a character "
+            f"({lone[0]!a}), expected whole ones. Decode bytes with "
+            "errors='replace'."
+        )
 
 
 def needed_package(name: str, file: str | Path) -> Any:

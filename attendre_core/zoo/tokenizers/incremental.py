@@ -6,7 +6,7 @@ import re
 import unicodedata
 
 from attendre_core.errors import ConfigError, DTypeError
-from attendre_core.zoo.tokenizers.base import Encoded, Tokenizer
+from attendre_core.zoo.tokenizers.base import Encoded, Tokenizer, refuse_half_characters
 
 __all__ = ["IncrementalTokenizer"]
 
@@ -16,7 +16,6 @@ _BETWEEN_WORDS = re.compile(r"(?<=[\w.,;:!?()\"']) (?=[\w!-~])")
 #: Where a run without such a place is cut, from the best to the worst: before white space, and
 #: between punctuation and a word.
 _FORCED = (re.compile(r"(?<=\S)(?=\s)"), re.compile(r"(?<=[^\w\s])(?=\w)"))
-_SURROGATE = re.compile("[\ud800-\udfff]")
 #: Stands for the words before a segment that begins with white space.
 _BEFORE = "a"
 
@@ -76,13 +75,7 @@ class IncrementalTokenizer:
         """Take a piece of the text; return the tokens that are certain now, and their offsets."""
         if not isinstance(text, str):
             raise DTypeError(f"feed: the piece is a {type(text).__name__}, expected a text.")
-        lone = None if text.isascii() else _SURROGATE.search(text)
-        if lone is not None:
-            raise ConfigError(
-                f"feed: character {self._start + len(self._text) + lone.start()} of the text is "
-                f"half of a character ({lone[0]!a}), expected whole ones. Decode bytes with "
-                "errors='replace', or pass the bytes themselves."
-            )
+        refuse_half_characters("feed", text, self._start + len(self._text))
         self._text += text
         ids: list[int] = []
         offsets: list[tuple[int, int]] = []
