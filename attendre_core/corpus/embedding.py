@@ -24,16 +24,13 @@ from attendre_core.journal import Journal, Words
 from attendre_core.zoo.model import Model
 from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.saving import fingerprint
-from attendre_core.zoo.tokenizers.around import around
-from attendre_core.zoo.tokenizers.incremental import IncrementalTokenizer
+from attendre_core.zoo.spans_of_tokens import tokens_of
 
 __all__ = ["EmbeddingRun", "embed_documents", "journal_of"]
 
 Pooling = Literal["mean", "cls", "max", "last"]
 #: Documents, and characters of documents, between two writes; a longer document is one write.
 _DOCUMENTS, _CHARACTERS = 64, 1_000_000
-#: Characters of the longest text that is tokenised at once, and of a piece of a longer one.
-_WHOLE, _PIECE = 2**15, 2**12
 _WORDS = Words(
     mark="attendre-embed",
     where="embed",
@@ -118,7 +115,7 @@ def embed_documents(
             order += [document.name for document in window]
             new = [d for d in window if kept.get(d.name, ("",))[0] != _digest(d.text)]
             if new:
-                rows = [_tokens(model, document.text) for document in new]
+                rows = [tokens_of(model, f"embed: {d.name}", d.text) for d in new]
                 found = model.embed(rows, pooling, normalize, batch_size=batch_size)
                 vectors = np.asarray(model.backend.to_numpy(found), dtype="<f4")
                 journal.append(map(_line, new, rows, vectors))
@@ -136,23 +133,6 @@ def embed_documents(
     if not documents.problems:
         journal_file.unlink()
     return EmbeddingRun(counted.rows, counted.tokens, embedded)
-
-
-def _tokens(model: Model, text: str) -> Any:
-    """Return token ids, four bytes each.
-
-    A tokenizer takes hundreds of bytes for a token while it works, so a long text goes through it
-    in pieces; see `IncrementalTokenizer` for what that may change.
-    """
-    if len(text) <= _WHOLE:
-        return np.asarray(model.tokens(text), dtype=np.int32)
-    tokenizer = model.require_tokenizer("embed")
-    pieces = IncrementalTokenizer(tokenizer)
-    before, after = around(tokenizer)
-    starts = range(0, len(text), _PIECE)
-    inside = (pieces.feed(text[start : start + _PIECE])[0] for start in starts)
-    rows = [before, *(np.asarray(ids, dtype=np.int32) for ids in inside), pieces.end()[0], after]
-    return np.concatenate([np.asarray(row, dtype=np.int32) for row in rows])
 
 
 def _nothing(documents: Documents) -> ConfigError:

@@ -22,8 +22,14 @@ from attendre_core.zoo.full_attention import Whole
 from attendre_core.zoo.memories import keeps_first
 from attendre_core.zoo.pooling import Recipe, SpanPool, normalized, pooling_named
 from attendre_core.zoo.reader import Hidden
-from attendre_core.zoo.spans_of_tokens import Ids, Span, checked_spans, tokens_at, tokens_of
-from attendre_core.zoo.tokens import is_single
+from attendre_core.zoo.spans_of_tokens import (
+    Ids,
+    Span,
+    checked_spans,
+    listed,
+    tokens_at,
+    tokens_of,
+)
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
@@ -47,11 +53,14 @@ def embed(
     where = "Model.embed"
     checks.whole_number(where, "batch_size", batch_size, least=1, hint="It counts documents.")
     pooling, normalize = _wanted(model, pooling, normalize, spans is not None)
-    single = is_single(documents)
-    given = [documents] if single else list(documents)
+    given, single = listed(where, documents)
     if not given:
         return model.array(np.zeros((0, model.reading_part.dim), np.float32))
-    own = [None] * len(given) if spans is None else _listed([spans] if single else spans, given)
+    own = (
+        [None] * len(given)
+        if spans is None
+        else _spans_of_each([spans] if single else spans, given)
+    )
     rows, wanted = [], []
     for number, (document, parts) in enumerate(zip(given, own, strict=True)):
         name = f"{where}: document {number}"
@@ -110,7 +119,7 @@ def _wanted(
     return pooling, bool(normalize)
 
 
-def _listed(spans: Any, documents: list[Any]) -> list[Any]:
+def _spans_of_each(spans: Any, documents: list[Any]) -> list[Any]:
     if not isinstance(spans, Sequence) or len(spans) != len(documents):
         raise ConfigError(
             f"Model.embed: spans has {len(spans) if isinstance(spans, Sequence) else 'no'} entries "

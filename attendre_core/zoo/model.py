@@ -29,6 +29,7 @@ from attendre_core.zoo.pieces import cut_text, stop_strings
 from attendre_core.zoo.pooling import Recipe
 from attendre_core.zoo.sequences import rerank, sequence_logits
 from attendre_core.zoo.stream import Stream
+from attendre_core.zoo.tokenizers.base import check_text
 from attendre_core.zoo.tokenizers.finding import FILES
 from attendre_core.zoo.tokens import is_single, is_text, padded, rows_of, typed_rows
 from attendre_core.zoo.transformers_calls import NEW_TOKENS, generate_as_transformers
@@ -169,6 +170,7 @@ class Model:
     def tokens(self, text: str, special: bool = True) -> list[int]:
         """Turn a text into token ids; ``special`` adds those that the model expects around it."""
         tokenizer = self.require_tokenizer("tokens")
+        check_text("tokens", text)
         return tokenizer.encode(text) if special else tokenizer.encode(text, special=False)
 
     def text(self, tokens: Sequence[int]) -> str:

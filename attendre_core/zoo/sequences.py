@@ -21,9 +21,8 @@ from attendre_core.errors import ConfigError
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.embedding import pooled_rows
 from attendre_core.zoo.heads import head_programs, required
-from attendre_core.zoo.spans_of_tokens import Ids, tokens_of
+from attendre_core.zoo.spans_of_tokens import Ids, listed, tokens_of
 from attendre_core.zoo.tokenizers.around import PairFrame, around_pair
-from attendre_core.zoo.tokens import is_single
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
@@ -66,8 +65,7 @@ def rerank(
             "classification with one label or two. To compare texts that are read apart, use "
             "model.embed."
         )
-    single = is_single(documents)
-    given = [documents] if single else list(documents)
+    given, single = listed(where, documents)
     texts = [isinstance(part, str) for part in (query, *given)]
     if any(texts) and not all(texts):
         raise ConfigError(f"{where}: texts and token ids are mixed. Give one or the other.")

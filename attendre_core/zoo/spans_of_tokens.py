@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Sized
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attendre_core.errors import ConfigError
+from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.zoo.tokenizers.around import around
 from attendre_core.zoo.tokenizers.base import Encoded
 from attendre_core.zoo.tokenizers.incremental import IncrementalTokenizer
-from attendre_core.zoo.tokens import is_single, rows_of
+from attendre_core.zoo.tokens import is_single, refuse_other_shapes, rows_of
 
 if TYPE_CHECKING:
     from attendre_core.zoo.model import Model
 
-__all__ = ["Ids", "Span", "checked_spans", "tokens_at", "tokens_of"]
+__all__ = ["Ids", "Span", "checked_spans", "listed", "tokens_at", "tokens_of"]
 
 #: Tokens that are checked at a time.
 _PIECE = 4096
-#: Longer texts are tokenised so many characters at a time.
-_SLICE = 2**18
+#: Longer texts are tokenised so many characters at a time: a tokenizer takes hundreds of bytes for
+#: a token while it works. See `IncrementalTokenizer` for what that may change.
+_SLICE = 2**15
 
 #: Token ids, four bytes each.
 Ids = NDArray[np.int32]
@@ -30,8 +31,25 @@ Ids = NDArray[np.int32]
 Span = tuple[int, int]
 
 
+def listed(where: str, documents: Any) -> tuple[list[Any], bool]:
+    """Return documents as a list, and whether there is but one, which is not in a list."""
+    refuse_other_shapes(where, documents)
+    if getattr(getattr(documents, "dtype", None), "kind", "") in ("O", "T", "U"):
+        documents = documents.tolist()  # texts of NumPy or pandas
+    elif not isinstance(documents, Sequence) and not hasattr(documents, "ndim"):
+        if not isinstance(documents, Iterable):
+            raise DTypeError(
+                f"{where}: documents is a {type(documents).__name__}, expected texts or lists of "
+                "token ids, or one of these."
+            )
+        documents = list(documents)
+    single = is_single(documents)
+    return [documents] if single else list(documents), single
+
+
 def tokens_of(model: Model, where: str, document: Any, special: bool = True) -> Ids:
     """Return the tokens of a text, or token ids as they are; ``where`` names the document."""
+    refuse_other_shapes(where, document)
     if isinstance(document, str):
         if len(document) > _SLICE:
             return _refuse_none(where, _ids(model, _slices(model, document), special))
@@ -75,6 +93,8 @@ def tokens_at(model: Model, where: str, text: str, spans: Sequence[Span]) -> tup
 def checked_spans(where: str, spans: Any, document: Sized) -> list[Span]:
     """Return spans of a document, which are (start, end) within it and not empty."""
     what = "characters" if isinstance(document, str) else "tokens"
+    if not isinstance(spans, Iterable):
+        raise ConfigError(f"{where}: spans is {spans!r}, expected a list of (start, end).")
     found = []
     for given in spans:
         span = tuple(given) if isinstance(given, (tuple, list)) else ()

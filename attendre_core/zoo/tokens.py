@@ -11,7 +11,16 @@ from attendre_core.backend import Array
 from attendre_core.errors import ConfigError, DTypeError
 from attendre_core.ops.slots import gather_slots
 
-__all__ = ["is_single", "is_text", "last_rows", "padded", "rows_of", "typed_rows", "types_apart"]
+__all__ = [
+    "is_single",
+    "is_text",
+    "last_rows",
+    "padded",
+    "refuse_other_shapes",
+    "rows_of",
+    "typed_rows",
+    "types_apart",
+]
 
 
 def rows_of(
@@ -34,7 +43,7 @@ def rows_of(
     >>> rows_of("encode", [5, 6], 10), rows_of("encode", [[1], [2, 3]], 10)
     ([[5, 6]], [[1], [2, 3]])
     """
-    _refuse_other_shapes(where, tokens)
+    refuse_other_shapes(where, tokens)
     if encode is not None and is_text(tokens):
         tokens = [encode(text) for text in ([tokens] if isinstance(tokens, str) else tokens)]
     if hasattr(tokens, "tolist"):
@@ -60,8 +69,8 @@ def rows_of(
     return [[int(token) for token in row] for row in rows]
 
 
-def _refuse_other_shapes(where: str, tokens: Any) -> None:
-    """Refuse what was made for another call: messages of a chat, the output of a tokenizer."""
+def refuse_other_shapes(where: str, tokens: Any) -> None:
+    """Refuse bytes, and what was made for another call: chat messages, a tokenizer's output."""
     first = tokens
     while isinstance(first, (list, tuple)) and first:
         first = first[0]
@@ -70,6 +79,11 @@ def _refuse_other_shapes(where: str, tokens: Any) -> None:
             f"{where}: tokens is a list of chat messages, expected a text or token ids. Start a "
             "chat with model.chat(system=...) and send it the user's texts: it applies the "
             "model's chat template."
+        )
+    if isinstance(first, (bytes, bytearray)):
+        raise DTypeError(
+            f"{where}: this is a {type(first).__name__}, expected a text or token ids. Decode it: "
+            "data.decode()."
         )
     if isinstance(tokens, Mapping) or hasattr(tokens, "input_ids"):
         raise ConfigError(

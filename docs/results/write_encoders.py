@@ -11,6 +11,7 @@ import importlib.util
 import json
 import re
 import sys
+from html import escape
 from pathlib import Path
 from types import ModuleType
 
@@ -24,11 +25,12 @@ PAGE = HERE.parent / "guides" / "encoders.md"
 BLOCK = re.compile(r"(<!-- begin ([\w.-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 BASELINE = "pieces"
 MINUS = "\N{MINUS SIGN}"
+DRAWN = PAGE.with_name("entity.svg")
+ALT = "An entity across the end of a piece, and which systems found it"
 
 
-def example() -> ModuleType:
-    """Return the example that trains a tagger."""
-    name = "far_entities"
+def example(name: str = "far_entities") -> ModuleType:
+    """Return an example that trains what is measured: a tagger, or a reranker."""
     spec = importlib.util.spec_from_file_location(name, HERE.parent / "examples" / f"{name}.py")
     if spec is None or spec.loader is None:
         raise FileNotFoundError(name)
@@ -43,6 +45,14 @@ def entities() -> str:
     lines = (HERE / "encoders" / "entities.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     text: str = example().table({one["system"]: one["documents"] for one in records})
+    return text
+
+
+def reranking() -> str:
+    """Return the table of the reranking task."""
+    lines = (HERE / "encoders" / "reranking.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    text: str = example("far_answers").table({one["system"]: one["places"] for one in records})
     return text
 
 
@@ -99,9 +109,44 @@ def _signed(*numbers: float) -> str:
 
 
 def picture() -> str:
-    """Return the picture of an entity."""
+    """Return the picture of an entity, as it is shown and as text."""
     drawn = (HERE / "encoders" / "picture.txt").read_text(encoding="utf-8")
-    return f"```text\n{drawn}```"
+    return f"![{ALT}](entity.svg)\n\n```text\n{drawn}```"
+
+
+def svg(drawn: str) -> str:
+    """Draw the text picture of `far_entities`: words, the cut, and a box for each bracket.
+
+    It has a ground of its own, so it reads alike in the light and in the dark.
+    """
+    *rows, _, told = drawn.rstrip("\n").split("\n")
+    names, lines = [row[:36].strip() for row in rows], [row[36:] for row in rows]
+    width, height = 330 + 8 * max(map(len, lines)), 62 + 30 * len(rows)
+    cut = 314 + 8 * lines[0].index("|") + 4
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'font-family="monospace" font-size="13" aria-label="{escape(ALT)}">',
+        f'<rect width="{width}" height="{height}" rx="6" fill="#ffffff"/>',
+        f'<line x1="{cut}" y1="14" x2="{cut}" y2="{height - 42}" stroke="#b00020" '
+        'stroke-width="2" stroke-dasharray="5 4"/>',
+    ]
+    for number, (name, line) in enumerate(zip(names, lines, strict=True)):
+        y = 32 + 30 * number
+        if number:
+            parts.append(f'<text x="16" y="{y}" fill="#333333">{escape(name)}</text>')
+        for word in re.finditer(r"[^\s|]+" if number == 0 else r"\[(\w+)-*\]", line):
+            x, long = 314 + 8 * word.start(), 8 * len(word[0])
+            if number == 0:
+                parts.append(f'<text x="{x}" y="{y}" textLength="{long}">{escape(word[0])}</text>')
+                continue
+            colour = "#e8f0e8" if number == 1 else "#cfe3ff"
+            parts.append(
+                f'<rect x="{x}" y="{y - 17}" width="{long}" height="24" rx="4" fill="{colour}" '
+                f'stroke="#335577"/><text x="{x + 8}" y="{y}">{word[1]}</text>'
+            )
+    parts.append(f'<text x="16" y="{height - 18}" fill="#333333">{escape(told)} '
+                 "The dashed line is where pieces end.</text>")  # fmt: skip
+    return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def hour() -> str:
@@ -114,7 +159,8 @@ def hour() -> str:
 
 def table(name: str) -> str:
     """Return the table of a block."""
-    others = {"articles": articles, "entities": entities, "log": hour, "picture": picture}
+    others = {"articles": articles, "entities": entities, "log": hour, "picture": picture,
+              "reranking": reranking}  # fmt: skip
     return others[name]() if name in others else finding(name)
 
 
@@ -124,7 +170,9 @@ def written(text: str) -> str:
 
 
 def main() -> None:
-    """Write the page."""
+    """Write the page and its picture."""
+    text = (HERE / "encoders" / "picture.txt").read_text(encoding="utf-8")
+    DRAWN.write_text(svg(text), encoding="utf-8")
     PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
 
 

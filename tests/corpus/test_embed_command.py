@@ -14,7 +14,6 @@ import pytest
 
 import attendre_core as at
 from attendre_core.cli import main
-from attendre_core.corpus import embedding
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
@@ -155,15 +154,6 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_done(folder, embed):
     code, _, errors = embed(*arguments)
     assert code == 2
     assert "exists and is complete" in errors
-
-
-def test_a_long_text_has_the_tokens_of_the_whole(byte_llama):
-    """It goes through the tokenizer in pieces."""
-    model = at.load(byte_llama, memory=64)
-    rng = np.random.default_rng(8)
-    text = " ".join(rng.choice(WORDS, size=9000))
-    assert len(text) > embedding._WHOLE
-    assert embedding._tokens(model, text).tolist() == model.tokens(text)
 
 
 def test_poolings(folder, embed, byte_llama):

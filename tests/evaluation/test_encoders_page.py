@@ -27,6 +27,13 @@ def test_the_guide_says_what_was_measured(writing: Any) -> None:
     assert text == writing.written(text), "run docs/results/write_encoders.py"
 
 
+def test_the_picture_shows_what_was_found(writing: Any) -> None:
+    drawn = (writing.HERE / "encoders" / "picture.txt").read_text(encoding="utf-8")
+    picture = writing.DRAWN.read_text(encoding="utf-8")
+    assert picture == writing.svg(drawn), "run docs/results/write_encoders.py"
+    assert picture.count(">product<") == drawn.count("[product")
+
+
 def test_documents_of_far_entities_mean_what_they_say(example: Any) -> None:
     rng = np.random.default_rng(3)
     far = 0

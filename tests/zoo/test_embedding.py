@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import attendre_core as at
 from attendre_core.evaluation import load_tiny
-from attendre_core.zoo import embedding
+from attendre_core.zoo import embedding, spans_of_tokens
 from attendre_core.zoo.loading.sentence import recipe_of_folder
 from attendre_core.zoo.pooling import SpanPool
 
@@ -114,6 +114,23 @@ def test_spans_of_characters(tiny_folder, monkeypatch):
     close(model.embed(text), model.embed(ids))
     with pytest.raises(at.errors.ConfigError, match="<= 17, the number of its characters"):
         model.embed(text, spans=[(0, 18)])
+
+
+def test_a_long_text_has_the_tokens_of_the_whole(tiny_folder):
+    """It goes through the tokenizer in slices."""
+    model = at.load(tiny_folder)
+    text = " ".join(np.random.default_rng(8).choice(["up", "d\u00e4wn", "--", "\n"], size=12_000))
+    assert len(text) > spans_of_tokens._SLICE
+    assert spans_of_tokens.tokens_of(model, "embed", text).tolist() == model.tokens(text)
+
+
+@pytest.mark.parametrize(
+    "kind", [iter, tuple, lambda texts: np.asarray(texts, dtype=object), np.asarray]
+)
+def test_documents_come_in_any_sequence(tiny_folder, kind):
+    model = at.load(tiny_folder)
+    texts = ["one", "two three"]
+    assert np.array_equal(model.embed(kind(texts)), model.embed(texts))
 
 
 # ---------------------------------------------------------------- the first token waits
@@ -269,6 +286,12 @@ def test_minilm_agrees_with_sentence_transformers():
         ([1, 2], {"spans": [(0, 1)], "pooling": "cls"}, "a span has none"),
         ([1, 2], {"batch_size": 0}, "batch_size"),
         ([1, 99_999], {}, "token 1 of row 0 is 99999"),
+        ([1, 2], {"spans": 1}, r"expected a list of \(start, end\)"),
+        (None, {}, "documents is a NoneType, expected texts"),
+        (5, {}, "documents is a int, expected texts"),
+        ({"text": "a"}, {}, "tokens is a dict, expected a text"),
+        (b"ab", {}, "this is a bytes, expected a text"),
+        ([b"ab"], {}, "this is a bytes, expected a text"),
     ],
 )
 def test_mistakes_are_explained(given, options, said):
@@ -324,3 +347,8 @@ def test_a_million_tokens_take_as_much_as_eight_thousand():
     """Beside the tokens, which are there twice, with four bytes each."""
     short, long = peak(8 * 1024, "mean"), peak(2**20, "mean")
     assert long <= 1.02 * short + 2 * 4 * 1024, f"{long} KiB for 1M tokens, {short} KiB for 8k"
+
+
+def test_half_a_character_is_refused(tiny_folder):
+    with pytest.raises(at.errors.ConfigError, match=r"character 1 .* half of a character"):
+        at.load(tiny_folder).embed("a\ud83d")
