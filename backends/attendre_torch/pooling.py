@@ -101,7 +101,9 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
     if weight is not None or not bool(valid.all()):
         factor = valid.to(kind) if weight is None else torch.where(valid, weight, 0.0).to(kind)
     pooled = torch.zeros((batch, heads, group, slots), dtype=kind)
-    output = None if value is None else pooled.new_empty((*_shape(pairs)[:4], value.shape[3]))
+    output = None
+    if value is not None:
+        output = pooled.new_empty((batch, heads, count, group, value.shape[3]))
     length = max(1, min(count, _TILE * torch.get_num_threads() // (group * slots)))
     length = -(-count // -(-count // length))  # tiles of about the same length
     numbers = _scratch("weights", (group * length * slots,), kind)
@@ -113,15 +115,12 @@ def _pooled(pairs: Pairs, queries: str, weight: Tensor | None, value: Tensor | N
             weights = _weights(columns, group, here, numbers)
             width = weights.shape[2]
             if output is not None and columns.value is not None:
-                own, part = columns.value[:width], output[row, head, :, here]
-                if length == count:
-                    torch.mm(weights.flatten(0, 1), own, out=part.flatten(0, 1))
-                else:
-                    part.copy_(torch.mm(weights.flatten(0, 1), own).view(part.shape))
+                part = output[row, head, here].flatten(0, 1)
+                torch.mm(weights.flatten(0, 1), columns.value[:width], out=part)
             given = None if factor is None else factor[row, here]
             _add(pooled[row, head, :, :width], weights, queries, given)
     if pairs.memo is not None and output is not None:
-        pairs.memo[_NAME] = (pairs.terms[0], value, output)
+        pairs.memo[_NAME] = (pairs.terms[0], value, output.transpose(2, 3))
     if index is not None:
         order = index[:, :, None, :].expand(pooled.shape)
         pooled = torch.empty_like(pooled).scatter_(-1, order, pooled)
@@ -160,8 +159,8 @@ class _Columns(NamedTuple):
     """The slots that the queries of one row and K/V head attend to, in some order.
 
     For a tile of queries, ``hidden`` returns how many columns all queries see, how many any of
-    them sees, and which of those in between are hidden, (1 or R, tile, columns) or None; ``write``
-    writes logits into (R, tile, columns). ``value`` is (columns, value_dim) or None.
+    them sees, and which of those in between are hidden, (tile, 1 or R, columns) or None; ``write``
+    writes logits into (tile, R, columns). ``value`` is (columns, value_dim) or None.
     """
 
     hidden: Callable[[slice], tuple[int, int, Tensor | None]]
@@ -174,10 +173,10 @@ _Sorted: TypeAlias = "tuple[Tensor | None, Callable[[int, int], _Columns]]"
 
 
 def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Tensor:
-    """Return the weights of a tile, (R, tile, columns), written into ``numbers``."""
+    """Return the weights of a tile, (tile, R, columns), written into ``numbers``."""
     n = here.stop - here.start
     whole, width, hidden = columns.hidden(here)
-    weights = numbers[: group * n * width].view(group, n, width)
+    weights = numbers[: n * group * width].view(n, group, width)
     columns.write(here, weights)
     if hidden is not None:
         weights[:, :, whole:].masked_fill_(hidden, -torch.inf)
@@ -188,12 +187,14 @@ def _weights(columns: _Columns, group: int, here: slice, numbers: Tensor) -> Ten
 
 
 def _add(pooled: Tensor, weights: Tensor, queries: str, factor: Tensor | None) -> None:
-    """Pool a tile, (R, queries, columns), into what earlier tiles gave, (R, columns)."""
+    """Pool a tile, (queries, R, columns), into what earlier tiles gave, (R, columns)."""
     if queries == "max":
-        kept = weights if factor is None else weights * factor[:, None]
-        torch.maximum(pooled, kept.amax(1), out=pooled)
+        kept = weights if factor is None else weights * factor[:, None, None]
+        torch.maximum(pooled, kept.amax(0), out=pooled)
+    elif factor is None:
+        pooled += weights.sum(0)
     else:
-        pooled += weights.sum(1) if factor is None else torch.matmul(factor, weights)
+        pooled += torch.mv(weights.flatten(1).mT, factor).view(pooled.shape)
 
 
 def _shape(pairs: Pairs) -> tuple[int, int, int, int, int]:
@@ -216,7 +217,7 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
     def columns(row: int, head: int) -> _Columns:
         place = head if at.shape[1] > 1 else 0
         when, slots = at[row, place], index[row, place]
-        query, key = term.query[row, head], _keys(term, row, head, slots)
+        query, key = _rows(term, row, head), _keys(term, row, head, slots)
 
         def hidden(here: slice) -> tuple[int, int, Tensor | None]:
             if not pairs.causal:
@@ -225,12 +226,11 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
             whole, width = when.searchsorted((now.min(), now.max()), side="right").tolist()
             if whole == width:
                 return whole, width, None
-            late = when[None, None, whole:width] > now[None, :, None]
+            late = when[None, None, whole:width] > now[:, None, None]
             return whole, width, torch.from_numpy(late)
 
         def write(here: slice, out: Tensor) -> None:
-            rows = query[:, here].flatten(0, 1)
-            torch.mm(rows, key[: out.shape[2]].mT, out=out.flatten(0, 1))
+            torch.mm(query[here].flatten(0, 1), key[: out.shape[2]].mT, out=out.flatten(0, 1))
             for other in others:
                 _override(pairs, other, (row, head), here, slots[: out.shape[2]], out)
 
@@ -243,7 +243,7 @@ def _by_position(pairs: Pairs, value: Tensor | None) -> _Sorted | None:
 def _override(
     pairs: Pairs, term: Term, which: tuple[int, int], here: slice, slots: Tensor, out: Tensor
 ) -> None:
-    """Replace the logits of a tile, (R, tile, slots), where another term applies.
+    """Replace the logits of a tile, (tile, R, slots), where another term applies.
 
     Few slots are so far away, so only their columns are multiplied again.
     """
@@ -259,21 +259,26 @@ def _override(
     columns = some.nonzero()[:, 0]
     if columns.numel() == 0:
         return
-    distance = asked[:, None] - at[columns]
-    rows = term.query[row, head][:, here].flatten(0, 1)
+    distance = asked[:, None, None] - at[columns]
+    rows = _rows(term, row, head)[here].flatten(0, 1)
     own = torch.mm(rows, _keys(term, row, head, slots[columns], "other key").mT)
     before = out[:, :, columns]
     inside = (distance >= low) & (distance < high)
     out[:, :, columns] = torch.where(inside, own.view(before.shape), before)
 
 
+def _rows(term: Term, row: int, head: int) -> Tensor:
+    """Return the rotated queries of a K/V head, (queries, R, head_dim)."""
+    return term.query[row, head].transpose(0, 1).contiguous()
+
+
 def _keys(term: Term, row: int, head: int, slots: Tensor, name: str = "key") -> Tensor:
     """Return the rotated keys of some slots, (n, head_dim)."""
     at = term.key_at
-    if term.rotate is None or at is None or at.shape[1:3] == (1, term.plain_key.shape[2]):
-        return _taken(name, term.key[row, head], slots)  # one rotation for all heads
-    key, own = wide(_taken(name, term.plain_key[row, head], slots)), at[row, head % at.shape[1]]
-    return term.rotate(key, own if at.shape[2] == 1 else own[slots])
+    if term.rotate is None or at is None or at.shape[2] > 1:
+        return _taken(name, term.key[row, head], slots)
+    # One angle for all: of the keys that are so far away, few are needed.
+    return term.rotate(wide(_taken(name, term.plain_key[row, head], slots)), at[row, 0])
 
 
 def _taken(name: str, array: Tensor, slots: Tensor) -> Tensor:
@@ -287,14 +292,14 @@ def _by_mask(pairs: Pairs, value: Tensor | None) -> _Sorted:
     every, barred = logits(pairs), ~visible_pairs(pairs)
 
     def columns(row: int, head: int) -> _Columns:
-        own = barred[row, head if barred.shape[1] > 1 else 0]
+        own = barred[row, head if barred.shape[1] > 1 else 0].transpose(0, 1)
 
         def hidden(here: slice) -> tuple[int, int, Tensor | None]:
-            part = own if own.shape[1] == 1 else own[:, here]
-            return 0, every.shape[4], part.expand(-1, here.stop - here.start, -1)
+            part = own if own.shape[0] == 1 else own[here]
+            return 0, every.shape[4], part.expand(here.stop - here.start, -1, -1)
 
         def write(here: slice, out: Tensor) -> None:
-            out.copy_(every[row, head, :, here])
+            out.copy_(every[row, head, :, here].transpose(0, 1))
 
         return _Columns(hidden, write, None if value is None else wide(value[row, head]))
 

@@ -274,10 +274,10 @@ KERNEL_MUTANTS = (
         "torch",
     ),
     Mutant(
-        "torch: all heads are rotated by the positions of the first",
+        "torch: all heads have the keys of the first",
         TORCH_POOLING,
-        "at[row, head % at.shape[1]]",
-        "at[row, 0]",
+        "_taken(name, term.key[row, head], slots)",
+        "_taken(name, term.key[row, 0], slots)",
         f"{LARGE}[sum-per head]",
         "torch",
     ),
