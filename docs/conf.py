@@ -69,6 +69,7 @@ templates_path = ["_templates"]
 html_context = {"paper": PAPER, "repository": URLS.get("Repository") or URLS.get("Source")}
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "deflist"]
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 60
