@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import os
-from typing import TYPE_CHECKING
+import sys
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
+from sphinx.errors import PycodeError
 from sphinx.ext.autodoc.mock import mock
+from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "site"))
 
 import attendre_core
 from attendre_core.cli import build_parser
 from attendre_core.presets import OPTIONS
+from inline_svg import inline_pictures
+from reference import completed
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -26,18 +37,39 @@ author = "The attendre-core contributors"
 copyright = "The attendre-core contributors"
 version = release = attendre_core.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode",
+    "sphinx_copybutton",
+]  # fmt: skip
 exclude_patterns = ["_build", "jupyter_execute"]
 default_role = "py:obj"
 
 html_theme = "furo"
 html_title = f"attendre-core {release}"
 html_static_path = ["_static"]
-html_css_files = ["pairs.css", "tables.css"]
+html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+copybutton_prompt_text = r">>> |\.\.\. |\$ "
+copybutton_prompt_is_regexp = True
+
+#: Where the project lives is said once, in pyproject.toml.
+URLS = tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"].get(
+    "urls", {}
+)
+PAPER = "https://arxiv.org/abs/2401.04881"
+html_theme_options = {"source_view_link": "", "top_of_page_buttons": []}
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html", "sidebar/search.html", "sidebar/scroll-start.html",
+        "sidebar/navigation.html", "sidebar/elsewhere.html", "sidebar/scroll-end.html",
+    ]
+}  # fmt: skip
+templates_path = ["_templates"]
+html_context = {"paper": PAPER, "repository": URLS.get("Repository") or URLS.get("Source")}
 
 myst_heading_anchors = 3
+myst_enable_extensions = ["colon_fence", "deflist"]
 nb_execution_mode = "force"
 nb_execution_raise_on_error = True
 nb_execution_timeout = 60
@@ -49,7 +81,10 @@ autodoc_mock_imports = [
     "torch", "transformers",
 ]  # fmt: skip
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"  # numpydoc's Parameters say it in words
+autodoc_typehints = "description"
+autodoc_typehints_description_target = "documented_params"
+autodoc_type_aliases = {"Array": "Array", "Namespace": "Namespace"}
+python_use_unqualified_type_names = True
 autodoc_default_options = {"members": True}
 napoleon_google_docstring = False
 napoleon_use_ivar = True
@@ -86,6 +121,47 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
                     "%s.%s is public, but no page in reference/ has it", package.__name__, name
                 )
                 app.statuscode = 1
+
+
+def describe_parameters(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
+) -> None:
+    """Describe every parameter, before napoleon reads the docstring."""
+    if what in ("class", "function", "method") and (inspect.isclass(obj) or inspect.isroutine(obj)):
+        lines[:] = completed("\n".join(lines), obj)
+
+
+def skip_fields(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out the fields of records, which are among their parameters."""
+    return True if type(obj).__name__ == "_tuplegetter" else None
+
+
+def find_module(app: Sphinx, module: str, path: str) -> str | None:
+    """Say where the source of a documented object is, also without the frameworks."""
+    with mock(autodoc_mock_imports):
+        try:
+            found: Any = importlib.import_module(module)
+            for part in path.split("."):
+                found = getattr(found, part)
+        except (ImportError, AttributeError):
+            return None
+    place = getattr(found, "__module__", None)
+    return place if isinstance(place, str) else None
+
+
+def find_source(app: Sphinx, module: str) -> tuple[str, dict[str, tuple[str, int, int]]] | None:
+    """Read the source of a module of this project without importing it."""
+    for root in (HERE.parent, HERE.parent / "backends"):
+        for end in (".py", "/__init__.py"):
+            file = root / (module.replace(".", "/") + end)
+            if file.exists():
+                analyzer = ModuleAnalyzer.for_file(str(file), module)
+                try:
+                    tags = analyzer.find_tags()
+                except PycodeError:
+                    return None
+                return analyzer.code, tags
+    return None
 
 
 class CommandHelp(SphinxDirective):
@@ -126,4 +202,9 @@ class MemoryOptions(SphinxDirective):
 def setup(app: Sphinx) -> None:
     app.add_directive("command-help", CommandHelp)
     app.add_directive("memory-options", MemoryOptions)
+    app.connect("autodoc-process-docstring", describe_parameters, priority=400)
+    app.connect("autodoc-skip-member", skip_fields)
+    app.connect("viewcode-follow-imported", find_module)
+    app.connect("viewcode-find-source", find_source)
+    app.connect("doctree-resolved", inline_pictures)
     app.connect("env-check-consistency", check_nothing_undocumented)

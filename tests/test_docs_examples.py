@@ -26,7 +26,9 @@ from attendre_core.memory import KeyValueState
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 #: ```python blocks, and the code cells of the tutorial.
-BLOCK = re.compile(r"^```(?:python|\{code-cell\}[^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(
+    r"^```(?:python|\{code-cell\}[^\n]*)\n(?::tags:[^\n]*\n)?(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 TEXT = re.compile(r"^```(?:text)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: A page whose examples import one of these is skipped where it is not installed.
@@ -42,7 +44,10 @@ CHECKPOINT = "path/to/checkpoint"
 TAGGER = "path/to/ner-model"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 _UNTRAINED = "a causal layer without training attends evenly, so late tokens of a chunk score low"
-FROZEN = {"docs/guides/jax.md": _UNTRAINED}
+FROZEN = {
+    "docs/guides/jax.md": _UNTRAINED,
+    "docs/troubleshooting.md": "it shows the warning",
+}
 #: Packages whose docstrings have examples; the adapters need their framework.
 PACKAGES = ("attendre_core", "attendre_torch", "attendre_jax")
 
