@@ -11,7 +11,7 @@ __all__ = ["Terminal"]
 
 _COLOURS = {"green": "32", "red": "31", "bold": "1", "dim": "2"}
 #: The characters beyond ASCII that `Terminal.choose` picks from.
-_SYMBOLS = "░▒▓█·\N{MINUS SIGN}"
+_SYMBOLS = "░▒▓█·\N{MINUS SIGN}\N{CHECK MARK}\N{BALLOT X}"
 
 
 class Terminal:
