@@ -8,8 +8,8 @@ from typing import Any, TextIO
 
 __all__ = ["progress_bar"]
 
-#: Minimum number of seconds between two redraws.
-_PAUSE = 0.2
+#: Minimum number of seconds between two redraws, and between two lines in a file.
+_PAUSE, _LINE_PAUSE = 0.2, 10.0
 
 
 class _Silent:
@@ -38,13 +38,14 @@ class _Plain:
         if now - self.shown < _PAUSE and (self.total is None or self.done < self.total):
             return
         self.shown = now
+        self._write(self._line(now))
+
+    def _line(self, now: float) -> str:
         if self.total is None:
-            self._write(f"{self.label}: {self.done}{self.unit}")
-            return
+            return f"{self.label}: {self.done}{self.unit}"
         left = (now - self.start) / max(self.done, 1) * (self.total - self.done)
         minutes, seconds = divmod(round(left), 60)
-        line = f"{self.label}: {self.done}/{self.total}{self.unit}, {minutes}:{seconds:02d} left"
-        self._write(line)
+        return f"{self.label}: {self.done}/{self.total}{self.unit}, {minutes}:{seconds:02d} left"
 
     def close(self) -> None:
         """Erase the line."""
@@ -58,7 +59,25 @@ class _Plain:
         self.width = len(line)
 
 
-def progress_bar(total: int | None, label: str, unit: str, show: bool | None = None) -> Any:
+class _Lines(_Plain):
+    """A line every `_LINE_PAUSE` seconds, for files and pipes; short work prints nothing."""
+
+    def update(self, count: int = 1) -> None:
+        """Add ``count``, and print a line if the last one is long ago."""
+        self.done += count
+        now = time.monotonic()
+        if now - self.shown >= _LINE_PAUSE:
+            self.shown = now
+            self.out.write(f"{self._line(now)}\n")
+            self.out.flush()
+
+    def close(self) -> None:
+        """Leave the lines where they are."""
+
+
+def progress_bar(
+    total: int | None, label: str, unit: str, show: bool | None = None, *, lines: bool = False
+) -> Any:
     """Return a progress bar on stderr, with ``update(count)`` and ``close()``.
 
     Parameters
@@ -69,6 +88,8 @@ def progress_bar(total: int | None, label: str, unit: str, show: bool | None = N
         Shown before and after the count, as in ``"reading"`` and ``" tokens"``.
     show
         True always shows the bar, False never does; None shows it if stderr is a terminal.
+    lines
+        True prints a line now and then if stderr is not a terminal, as a command does.
 
     Examples
     --------
@@ -77,7 +98,8 @@ def progress_bar(total: int | None, label: str, unit: str, show: bool | None = N
     >>> bar.close()
     """
     if show is False or (show is None and not sys.stderr.isatty()):
-        return _Silent()
+        shown = lines and show is None
+        return _Lines(total, label, unit, sys.stderr) if shown else _Silent()
     # A bar is redrawn, for which it needs what the stream of a command keeps from a terminal.
     out = getattr(sys.stderr, "stream", sys.stderr)
     try:

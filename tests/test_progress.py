@@ -7,6 +7,7 @@ import sys
 
 import pytest
 
+from attendre_core import progress
 from attendre_core.progress import progress_bar
 
 
@@ -55,3 +56,29 @@ def test_the_plain_line_counts_and_goes(monkeypatch: pytest.MonkeyPatch) -> None
     assert "reading: 3/3 cells, 0:00 left" in lines
     assert lines[-1] == ""
     assert lines[-2].strip() == ""
+
+
+def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A call each second of a clock that the test holds; the first line after ten seconds."""
+    stream, clock = io.StringIO(), iter(range(1000))
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    bar = progress_bar(100, "reading", " tokens", lines=True)
+    for _ in range(25):
+        bar.update(4)
+    bar.close()
+    assert stream.getvalue().splitlines() == [
+        "reading: 40/100 tokens, 0:15 left", "reading: 80/100 tokens, 0:05 left",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("show", [None, False])
+def test_short_work_prints_nothing_into_a_file(
+    show: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    bar = progress_bar(3, "reading", " cells", show, lines=True)
+    bar.update(3)
+    bar.close()
+    assert stream.getvalue() == ""

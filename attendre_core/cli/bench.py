@@ -128,7 +128,7 @@ def _measured(arguments: argparse.Namespace) -> Results:
     libraries, rows = tuple(arguments.backend), tuple(arguments.row)
     with threads(arguments.threads):
         total = len(parts_of(libraries, quick=arguments.quick, rows=rows))
-    bar = progress_bar(total, "measuring", " parts")
+    bar = progress_bar(total, "measuring", " parts", lines=True)
     begun = [0]
 
     def say(text: str) -> None:

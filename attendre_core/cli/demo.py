@@ -201,7 +201,9 @@ def measure(plan: Plan, backend: str, out: str | None) -> list[TaskResult]:
 
     folder = None if out is None else _folder(out)
     limits = sum(task.limit for task in plan.tasks)
-    bar = progress_bar(len(plan.models) * limits * len(plan.cells), "reading", " documents")
+    bar = progress_bar(
+        len(plan.models) * limits * len(plan.cells), "reading", " documents", lines=True
+    )
     results = []
     try:
         for name in plan.models:

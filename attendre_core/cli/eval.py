@@ -191,7 +191,7 @@ def _measure(
 
     names = {item.name for item in items}
     missing = sum(len(names - store.done(cell)) for cell in cells)
-    bar = progress_bar(missing, arguments.task, " items")
+    bar = progress_bar(missing, arguments.task, " items", lines=True)
     seen: set[Cell] = set()
 
     def show(cell: Cell, count: int) -> None:

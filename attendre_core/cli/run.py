@@ -49,7 +49,7 @@ _EXAMPLES = """\
 
 _TEMPLATE = "Question: {question}\n\nContext: {context}\n\nAnswer: "
 #: Tokens read between two updates of the progress bar.
-_PIECE = 1024
+_PIECE = 64
 
 
 def add_to(commands: Any) -> None:
@@ -164,7 +164,7 @@ def _stream(model: Model) -> Stream:
 
 
 def _read(stream: Stream, tokens: list[int]) -> None:
-    bar = progress_bar(len(tokens), "reading", " tokens")
+    bar = progress_bar(len(tokens), "reading", " tokens", lines=True)
     try:
         for start in range(0, len(tokens), _PIECE):
             piece = tokens[start : start + _PIECE]

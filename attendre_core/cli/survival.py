@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from attendre_core.cli.terminal import Terminal
 from attendre_core.evaluation.tracing.coarse import coarse_map, steps_of_rows
+from attendre_core.evaluation.tracing.labels import short_names
 from attendre_core.evaluation.tracing.record import (
     AHEAD,
     HELD,
@@ -27,51 +29,87 @@ _ROWS, _LINES = 10, 8
 _BESIDE, _GAP = 2, 6
 
 
-def print_trace(trace: TextTrace, answer: str | None) -> None:
-    """Print what happened in the highest layer; ``answer`` is the right next word, if known."""
+def print_trace(trace: TextTrace) -> None:
+    """Print what each memory answers, and what happened in its highest layer."""
     terminal = Terminal()
     shades = terminal.choose("░▒▓█", "-+*#")
-    print(terminal.paint(trace.title, "bold"))
-    print(
-        f"layer {trace.policies[0].layers[-1].layer}; maps have steps as rows and a few tokens per "
-        f"column: {shades} some to all of them in memory,\n"
-        f"{terminal.choose('·', '.')} evicted, x refused, blank not read yet; 'word @7' is the "
-        "word at position 7\n"
+    names, shared = short_names([policy.name for policy in trace.policies])
+    _print_filled(trace.title, terminal, "bold")
+    if shared:
+        print(f"all memories: {shared}")
+    _print_filled(
+        f"Maps of layer {trace.policies[0].layers[-1].layer}: steps are rows, a column is a few "
+        f"tokens; {shades} some to all of them in memory, {terminal.choose('·', '.')} evicted, "
+        "x refused, blank not read yet.",
+        terminal,
+        "dim",
     )
-    for policy in trace.policies:
-        for line in lines_of(trace, policy, policy.layers[-1], terminal):
+    print()
+    for policy, name in zip(trace.policies, names, strict=True):
+        for line in lines_of(trace, policy, policy.layers[-1], terminal, name):
             print(line)
         print()
-    if answer is not None:
-        print(_verdict(trace, answer) + "\n")
+    if trace.answer is not None:
+        _print_filled(_verdict(trace, names), terminal)
+        print()
 
 
-def _verdict(trace: TextTrace, answer: str) -> str:
-    """Say with which policies the model found the right answer."""
-    right = [policy.name for policy in trace.policies if policy.next_words[0][0] == answer]
-    wrong = [policy.name for policy in trace.policies if policy.name not in right]
-    verdict = f"{answer} is found with {', '.join(right)}" if right else f"{answer} is not found"
+def _print_filled(text: str, terminal: Terminal, colour: str | None = None) -> None:
+    for line in textwrap.wrap(text, _wide(terminal), break_on_hyphens=False):
+        print(terminal.paint(line, colour) if colour else line)
+
+
+def _wide(terminal: Terminal) -> int:
+    return max(40, min(terminal.columns, 110))
+
+
+def _verdict(trace: TextTrace, names: Sequence[str]) -> str:
+    """Say with which memories the model found the right answer."""
+    found = [policy.answers(trace.answer) for policy in trace.policies]
+    right = [name for name, is_right in zip(names, found, strict=True) if is_right]
+    wrong = [name for name, is_right in zip(names, found, strict=True) if not is_right]
+    said = f"is found with {', '.join(right)}" if right else "is not found"
+    verdict = f"{_clean(trace.answer or '')} {said}"
     return f"{verdict}; not with {', '.join(wrong)}." if right and wrong else f"{verdict}."
 
 
 def lines_of(
-    trace: TextTrace, policy: PolicyTrace, layer: LayerTrace, terminal: Terminal
+    trace: TextTrace,
+    policy: PolicyTrace,
+    layer: LayerTrace,
+    terminal: Terminal,
+    name: str | None = None,
 ) -> Iterator[str]:
-    """Yield the lines about one policy in one layer."""
+    """Yield the lines about one memory in one layer; ``name`` is shown for it."""
     counts = layer.counts()
-    summary = (
-        f"{counts['held']:,} of {len(trace.words):,} tokens in memory, {counts['evicted']:,} "
-        f"evicted, {counts['refused']:,} refused"
-    )
-    yield f"{terminal.paint(policy.name, 'bold')}  {summary}"
+    title = terminal.paint(policy.name if name is None else name, "bold")
     if policy.next_words:
         words = [f"{_clean(w) or '(no text)'} {100 * p:.0f} %" for w, p in policy.next_words]
         likely = sum(p >= 0.005 for _, p in policy.next_words)
-        yield f"  likeliest next: {', '.join(words[: max(likely, 1)])}"
+        title += f"  {_mark(policy.answers(trace.answer), terminal)} "
+        title += ", ".join(words[: max(likely, 1)])
+    yield title
+    if policy.full:
+        yield f"  all {len(trace.words):,} tokens in memory"
+        return
+    window = "" if layer.window is None else f" (a sliding window of {layer.window:,})"
+    yield (
+        f"  {counts['held']:,} of {len(trace.words):,} tokens in memory{window}, "
+        f"{counts['evicted']:,} evicted, {counts['refused']:,} refused"
+    )
     yield from (f"  {line}" for line in _strongest(trace, layer))
-    wide = max(40, min(terminal.columns, 110))
+    wide = _wide(terminal)
     yield from (f"  {line}" for line in _map(layer, wide - 14, terminal))
     yield from (f"  {line}" for line in _text(trace, layer, wide - 2, terminal))
+
+
+def _mark(right: bool | None, terminal: Terminal) -> str:
+    """Say before an answer whether it is right, if that is known."""
+    if right is None:
+        return "next:"
+    if right:
+        return terminal.paint(terminal.choose("\N{CHECK MARK} right:", "right:"), "green")
+    return terminal.paint(terminal.choose("\N{BALLOT X} wrong:", "wrong:"), "red")
 
 
 def _strongest(trace: TextTrace, layer: LayerTrace) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,12 @@ __all__ = ["add_to"]
 
 _DESCRIPTION = f"""\
 Read one text with several eviction policies and look into their memories: which tokens were
-in memory at which step, which were evicted or refused, what the last query attended to, and
-which words are left at the end.
+in memory at which step, which were evicted or refused, what the last query attended to,
+which words are left at the end, and what the model answers. Full attention is beside them.
 
-Without arguments, a tiny model that ships with this package reads a document of its
-look-ahead task; this needs only NumPy and downloads nothing. With --model and --text (or
---prompt), your model reads your text.
+Without arguments, a tiny model that ships with this package reads English sentences and is
+asked who lives where; this needs only NumPy and downloads nothing. With --model and --text
+(or --prompt), your model reads your text.
 
 Prints a summary and writes a page to explore in any browser (a single file that loads nothing
 else) and, if matplotlib is installed, a picture.
@@ -46,6 +47,7 @@ _EXAMPLES = """\
   attendre trace
   attendre trace --policies MT,LRA-last+c=0,H2O,attendre --size 48
   attendre trace --model encoder-decoder --task past-only --seed 3
+  attendre trace --model model.gguf --prompt "The capital of France is" --answer Paris
   attendre trace --model SmolLM2-135M --text article.txt --size 256 --backend torch
   attendre trace --size 48 --equal-bytes
   attendre trace --model model.gguf --prompt "Who was Ada?" --size 8 --chunk 4 --layer 0,5
@@ -58,6 +60,8 @@ _POLICIES = ("MT", "AS", "LRA-sum+c=0", "LFA-1e-3+c=0")
 #: Default M, S and K: of the tiny models, and of all other models.
 _TINY_SIZES: tuple[int | str, int, int | None] = (32, 16, 16)
 _SIZES: tuple[int | str, int, int | None] = (256, 64, None)
+#: Longer texts are read with full attention only if that is asked for.
+_FULL = 4096
 
 
 def add_to(commands: Any) -> None:
@@ -94,6 +98,7 @@ def _add_reading(parser: Parser) -> None:
     source = group.add_mutually_exclusive_group()
     source.add_argument("--text", metavar="FILE", help="file to read; - is standard input")
     source.add_argument("--prompt", metavar="TEXT", help="text to read")
+    group.add_argument("--answer", metavar="WORD", help="the right next word, if you know it")
     group.add_argument("--limit", type=whole_number(1), metavar="T", help="read at most T tokens")
     group.add_argument(
         "--attention", choices=("causal", "prefix"),
@@ -103,8 +108,8 @@ def _add_reading(parser: Parser) -> None:
         "--dtype", default="float32", help="float32, float16, bfloat16 or auto (float32)"
     )
     group.add_argument(
-        "--task", choices=("look-ahead", "past-only"), default="look-ahead",
-        help="tiny models: task of the document (look-ahead)",
+        "--task", choices=("story", "look-ahead", "past-only"), default="story",
+        help="tiny models: task of the document; story is in English (story)",
     )  # fmt: skip
     group.add_argument(
         "--seed", type=whole_number(0), default=0, help="tiny models: seed of the document (0)"
@@ -115,9 +120,10 @@ def _add_memories(parser: Parser) -> None:
     group = parser.add_argument_group("the memories")
     add_list(
         group, "--policies", metavar="NAME",
-        help="names of memories, separated by commas; a size or option in a name overrides the "
-        f"ones below ({','.join(_POLICIES)}, with +wait=half if the model looks both ways, and the "
-        "system recommended for the model)",
+        help="names of memories, or full, separated by commas; a size or option in a name "
+        f"overrides the ones below ({','.join(_POLICIES)}, with +wait=half if the model looks both "
+        f"ways, the system recommended for the model, and full for texts of up to {_FULL:,} "
+        "tokens)",
     )  # fmt: skip
     group.add_argument("--size", metavar="M", help="entries per layer, or bytes (256; tiny: 32)")
     group.add_argument(
@@ -138,27 +144,36 @@ def run(arguments: argparse.Namespace) -> None:
     """Trace the text, write page and picture, print the summary."""
     from attendre_core.cli.survival import print_trace
     from attendre_core.evaluation.tracing import trace_text
+    from attendre_core.evaluation.tracing.labels import short_names
 
     # Wrong names are reported before a large model is loaded.
     names = [_parsed(name) for name in arguments.policies or ()]
     folder = _folder(arguments.out)
     reading = tiny_reading(arguments) if arguments.model in TINY else own_reading(arguments)
-    memories = _memories(arguments, names, reading.model)
-    bar = progress_bar(len(reading.tokens) * len(memories), "reading", " tokens")
+    full = any(name.name == "full" for name in names)
+    full = full or (not names and len(reading.tokens) <= _FULL)
+    names = [name for name in names if name.name != "full"]
+    memories = _memories(arguments, names, reading.model, alone=full and bool(arguments.policies))
+    count = len(memories) + full
+    bar = progress_bar(len(reading.tokens) * count, "reading", " tokens", lines=True)
     try:
         trace = trace_text(
             reading.model, reading.tokens, memories, layers=_layers(arguments, reading.model),
-            naming=reading.naming, title=reading.title, on_read=bar.update,
+            naming=reading.naming, title=reading.title, answer=reading.answer, full=full,
+            on_read=bar.update,
         )  # fmt: skip
     finally:
         bar.close()
     page, picture, missing = _write(trace, folder)
-    held = {name: _bytes(reading.model, memory) for name, memory in memories.items()}
+    held = {policy.name: _bytes(reading.model, policy.memory) for policy in trace.policies}
     if arguments.json:
-        print_json({**_as_json(trace, held, page, picture), "answer": reading.answer})
+        print_json({**_as_json(trace, held, page, picture), "answer": trace.answer})
         return
-    print_trace(trace, reading.answer)
-    print(f"KiB:     {', '.join(f'{name} {size / 1024:,.1f}' for name, size in held.items())}")
+    print_trace(trace)
+    short, _ = short_names(list(held))
+    sizes = [f"{name} {size / 1024:,.1f}" for name, size in zip(short, held.values(), strict=True)]
+    lines = textwrap.wrap(", ".join(sizes), 70, break_on_hyphens=False)
+    print("KiB:     " + "\n         ".join(lines))
     print(f"Page:    {page} (open it in a browser)")
     print(f"Picture: {picture}" if picture else f"No picture: {missing}")
 
@@ -168,16 +183,16 @@ def run(arguments: argparse.Namespace) -> None:
 
 def _parsed(text: str) -> ParsedName:
     parsed = parse(text, others=("full",))
-    if parsed.name == "full":
-        raise ConfigError("trace: full attention has no memory to look into. Leave it out.")
+    if parsed.name == "full" and str(parsed) != "full":
+        raise ConfigError(f"trace: full attention has no size and no options, but it is {text!r}.")
     return parsed
 
 
 def _memories(
-    arguments: argparse.Namespace, names: list[ParsedName], model: Model
+    arguments: argparse.Namespace, names: list[ParsedName], model: Model, *, alone: bool
 ) -> dict[str, MemoryConfig]:
-    """Return the memories to compare, by their full names."""
-    if not names:
+    """Return the memories to compare, by their full names; ``alone`` may leave none."""
+    if not names and not alone:
         waits = () if model.causal else ("wait=half",)
         names = [parse("+".join((name, *waits))) for name in _POLICIES]
         names.append(parse(recommended(model.causal)))
@@ -269,6 +284,7 @@ def _as_json(
                 "chunk": policy.memory.chunk,
                 "bytes": held[policy.name],
                 "steps": policy.steps,
+                "right": policy.answers(trace.answer),
                 "next": [{"word": word, "share": share} for word, share in policy.next_words],
                 "layers": [_layer_json(layer) for layer in policy.layers],
             }
@@ -283,6 +299,7 @@ def _layer_json(layer: LayerTrace) -> dict[str, Any]:
     attended = layer.attended
     return {
         "layer": layer.layer,
+        "window": layer.window,
         **layer.counts(),
         "survivors": layer.survivors.tolist(),
         "born": layer.born.tolist(),

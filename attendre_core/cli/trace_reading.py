@@ -44,27 +44,52 @@ class Reading(NamedTuple):
 
 
 def tiny_reading(arguments: argparse.Namespace) -> Reading:
-    """Load a tiny model and draw a document of the chosen task."""
-    from attendre_core.evaluation import load_tiny
-    from attendre_core.evaluation.tasks import SYNTHETIC, word
-    from attendre_core.evaluation.tasks.synthetic_words import KEYS, QUESTIONS
-
+    """Load a tiny model and draw a document of its task."""
     if arguments.text is not None or arguments.prompt is not None:
         raise ConfigError(
             f"trace: the tiny model {arguments.model} reads only documents of its own tasks "
             "(--task, --seed). To read a text, give another model with --model."
         )
-    for name in ("attention", "limit"):
+    for name in ("attention", "limit", "answer"):
         if getattr(arguments, name) is not None:
             raise ConfigError(
                 f"trace: --{name} is for models that read text, not for {arguments.model}. Leave "
                 "it out."
             )
-    (document,) = SYNTHETIC[arguments.task]().documents(
-        arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS)
+    return _story(arguments) if arguments.task == "story" else _synthetic(arguments)
+
+
+def _story(arguments: argparse.Namespace) -> Reading:
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.tasks import Story
+
+    (document,) = Story("single").documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
+    question = "".join(document.words[: document.context + 1]).strip()
+    answer = Story.word(document.answer)
+    return Reading(
+        load_tiny(arguments.model, backend=arguments.backend),
+        document.tokens.tolist(),
+        # The words that mean nothing to the model share tokens.
+        lambda tokens: (
+            list(document.words)
+            if len(tokens) == len(document.words)
+            else [Story.word(token) for token in tokens]
+        ),
+        f"A tiny model reads {document.tokens.size} words, one of them the answer. {question} "
+        f"{answer.capitalize()} is right",
+        answer,
     )
+
+
+def _synthetic(arguments: argparse.Namespace) -> Reading:
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.tasks import SYNTHETIC, word
+    from attendre_core.evaluation.tasks.synthetic_words import KEYS, QUESTIONS
+
+    task = arguments.task
+    (document,) = SYNTHETIC[task]().documents(arguments.seed, 1, chunks=(_CHUNKS, _CHUNKS))
     title = (
-        f"{arguments.model} reads a {arguments.task} document of {document.tokens.size} tokens; "
+        f"{arguments.model} reads a {task} document of {document.tokens.size} tokens; "
         f"{word(QUESTIONS[document.question])} asks for the value of "
         f"{word(KEYS[document.question])}, and {word(document.answer)} is right"
     )
@@ -93,7 +118,18 @@ def own_reading(arguments: argparse.Namespace) -> Reading:
     if arguments.text == "-":
         source = "standard input"
     title = f"{Path(arguments.model).name} reads {source}, {len(tokens)} tokens"
-    return Reading(model, tokens, None, title)
+    answer = None if arguments.answer is None else _first_word(model, arguments.answer)
+    return Reading(model, tokens, None, title, answer)
+
+
+def _first_word(model: Model, answer: str) -> str:
+    """Return the text of the first token of an answer that follows a space."""
+    tokens = model.tokens(f" {answer.strip()}", special=False)
+    for token in tokens:
+        word = model.text([token]).strip()
+        if word:
+            return word
+    raise ConfigError("trace: --answer has no text, expected the word that should come next.")
 
 
 def _text(file: str | None) -> str:

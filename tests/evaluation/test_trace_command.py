@@ -56,12 +56,16 @@ def test_without_arguments(
     monkeypatch.delitem(sys.modules, "matplotlib.figure")
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
-    # The last one shows its present chunk, which competes only in the next step.
-    for name in ("MT+wait=16", "AS+wait=16", "LRA-sum+c=0+wait=16", "LFA-1e-3+c=0+wait=16"):
-        assert f"\n{name}+k=16+chunk=16:32  32 of 256 tokens in memory" in text
-    assert "\nattendre+k=16+chunk=16:32  48 of 256 tokens in memory" in text
+    assert "\nall memories: +k=16+chunk=16:32\n" in text
+    # attendre shows its present chunk, which competes only in the next step.
+    for name in ("MT+wait=16", "AS+wait=16", "LRA-sum+c=0+wait=16"):
+        told = rf"\n{re.escape(name)}  \u2717 wrong: .*\n  32 of 256 tokens in memory"
+        assert re.search(told, text), name
+    assert re.search(r"\nattendre  \u2713 right: library 100 %\n  48 of 256 tokens in m", text)
+    assert "\nfull  \u2713 right: library 100 %\n  all 256 tokens in memory\n" in text
     assert "step 16" in text
-    assert re.search(r"\nvalue\d+ is found with .*LFA-1e-3.*; not with MT\S*, AS\S*\.\n", text)
+    assert "library is found with LFA-1e-3+c=0+wait=16, attendre, full; not with MT" in text
+    assert max(map(len, text.splitlines())) <= 110
     assert "attendre-trace/trace.html" in text
     assert (elsewhere / "attendre-trace/trace.html").read_text().startswith("<!doctype html>")
     assert (elsewhere / "attendre-trace/trace.png").read_bytes().startswith(b"\x89PNG")
@@ -104,7 +108,7 @@ def test_the_other_model_task_and_document(capsys: pytest.CaptureFixture[str]) -
     options = ("--model", "encoder-decoder", "--task", "past-only", "--seed", "3")
     text = trace(*options, "--policies", "H2O", capsys=capsys)
     assert text.startswith("encoder-decoder reads a past-only document of 256 tokens")
-    assert "likeliest next: value" in text
+    assert re.search(r"\nH2O  \S (right|wrong): value", text)
 
 
 @pytest.fixture
@@ -138,7 +142,7 @@ def test_a_model_and_a_text_of_ones_own(
     assert answer["title"] == "own reads text.txt, 50 tokens"
     assert [policy["name"] for policy in answer["policies"]] == [
         "MT+chunk=4:8", "AS+chunk=4:8", "LRA-sum+c=0+chunk=4:8", "LFA-1e-3+c=0+chunk=4:8",
-        "attendre-causal+chunk=4:8",
+        "attendre-causal+chunk=4:8", "full",
     ]  # fmt: skip
     assert {policy["q_size"] for policy in answer["policies"]} == {0}
     assert "".join(answer["words"]) == own.text(

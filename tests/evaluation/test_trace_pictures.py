@@ -94,8 +94,15 @@ def test_the_picture(trace: TextTrace, tmp_path: Path) -> None:
         [tuple(bytes.fromhex(palette[s])) for s in row] for row in trace.policies[0].layers[0].map()
     ]
     assert pixels.tolist() == [[list(colour) for colour in row] for row in want]
-    weights = [axes for axes in figure.axes if axes.collections]
+    weights = [axes for axes in figure.axes if axes.patches]
     assert len(weights) == 4
+    # The bar of the first token is as wide as all others, and the axis is not in front of it.
+    seen = trace.policies[1].layers[1].attended
+    assert seen is not None
+    bars = weights[3].patches
+    assert [bar.get_x() for bar in bars] == seen.position.tolist()
+    assert {bar.get_width() for bar in bars} == {0.85}
+    assert weights[3].spines["left"].get_position() == ("outward", 4)
 
 
 def test_without_matplotlib_it_says_how_to_get_it(
@@ -113,7 +120,7 @@ class TestInATerminal:
 
     def test_first_in_first_out(self, trace: TextTrace) -> None:
         lines = self.lines(trace)
-        assert "32 of 128 tokens in memory, 96 evicted, 0 refused" in lines[0]
+        assert "32 of 128 tokens in memory, 96 evicted, 0 refused" in lines[1]
         text = " ".join(lines).partition("[")[2]
         assert text.endswith("]")
         assert text[:-1].split() == "".join(trace.words[96:]).split()

@@ -20,6 +20,7 @@ from attendre_core.evaluation.tasks.needle import Needle
 from attendre_core.evaluation.tasks.own_questions import OwnQuestions, read_questions
 from attendre_core.evaluation.tasks.past_only import PastOnly
 from attendre_core.evaluation.tasks.perplexity import Perplexity
+from attendre_core.evaluation.tasks.story import Story
 from attendre_core.evaluation.tasks.synthetic import SyntheticTask
 from attendre_core.evaluation.tasks.synthetic_words import VOCABULARY, word
 from attendre_core.evaluation.tasks.task import Metric, Task
@@ -49,6 +50,7 @@ __all__ = [
     "PastOnly",
     "Perplexity",
     "Retrieval",
+    "Story",
     "SyntheticTask",
     "Task",
     "TriviaQA",

@@ -37,6 +37,8 @@ class Document(NamedTuple):
         int32, (records,): positions of the values, and the number of the key of each.
     name
         Unique among the documents of a task.
+    words
+        The text of each token, if the document is text to read; joined, they are the text.
     """
 
     tokens: Tokens
@@ -46,6 +48,7 @@ class Document(NamedTuple):
     values: Tokens
     owners: Tokens
     name: str = ""
+    words: tuple[str, ...] = ()
 
     @property
     def closed_book(self) -> Tokens:

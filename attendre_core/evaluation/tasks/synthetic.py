@@ -79,11 +79,7 @@ class SyntheticTask:
 
     def document(self, rng: np.random.Generator, length: int, name: str = "") -> Document:
         """Sample a document of ``length`` tokens."""
-        if length < SHORTEST:
-            raise ConfigError(
-                f"{type(self).__name__}.document: length is {length}, expected at least "
-                f"{SHORTEST}, room for the question and one record."
-            )
+        self._check_length(length)
         tokens = rng.integers(NOISE.start, NOISE.stop, length, dtype=np.int32)
         asked_at = int(rng.integers(*_QUESTION_PLACES))
         context = asked_at + 1 + int(rng.integers(0, 3))
@@ -100,6 +96,13 @@ class SyntheticTask:
         return Document(
             tokens, int(values[0]), int(keys[0]), context, start + value_at, keys[which], name
         )
+
+    def _check_length(self, length: int) -> None:
+        if length < SHORTEST:
+            raise ConfigError(
+                f"{type(self).__name__}.document: length is {length}, expected at least "
+                f"{SHORTEST}, room for the question and one record."
+            )
 
     def documents(
         self, seed: int, count: int, *, chunks: tuple[int, int] = (8, 32), chunk: int = 16

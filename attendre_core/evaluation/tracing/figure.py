@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tracing.coarse import coarse_map
+from attendre_core.evaluation.tracing.labels import short_names
 from attendre_core.evaluation.tracing.record import HELD, STATES, LayerTrace, TextTrace
 
 __all__ = ["figure_of", "write_png"]
@@ -51,13 +52,15 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             "trace: the package matplotlib is not installed, so there is no PNG. Install it with "
             "pip install 'attendre-core[eval]'."
         ) from error
+    names, shared = short_names([policy.name for policy in trace.policies])
     layers = _chosen_layers(len(trace.policies[0].layers))
     rows, columns = len(trace.policies), len(layers)
     wide, tall = 1.2 + 5.4 * columns, 1.3 + 2.5 * rows
     figure = matplotlib.Figure() if figure is None else figure
     figure.set_size_inches(wide, tall)
     figure.set_layout_engine("constrained")
-    figure.suptitle(_plain(trace.title), fontsize=11, color=_INK)
+    said = f"{trace.title}\nall memories: {shared}" if shared else trace.title
+    figure.suptitle("\n".join(map(_plain, said.split("\n"))), fontsize=11, color=_INK, wrap=True)
     grid = figure.add_gridspec(2 * rows, columns, height_ratios=[4, 1] * rows)
     for i, policy in enumerate(trace.policies):
         for j, number in enumerate(layers):
@@ -66,10 +69,14 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             layer = policy.layers[number]
             kept = f"{layer.counts()['held']} of {len(trace.words)} kept"
             title = f"layer {layer.layer}: {kept}"
+            if layer.window is not None:
+                title += f" (sliding window of {layer.window})"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
-                title += f"; next: {word} {100 * share:.0f} %"
-            name = f"{_plain(policy.name)}\n{_plain(title)}"
+                # The font has these two signs.
+                mark = {None: "next:", True: "\N{CHECK MARK} answers", False: "\N{BALLOT X} answers"}
+                title += f"; {mark[policy.answers(trace.answer)]} {word} {100 * share:.0f} %"
+            name = f"{_plain(names[i])}\n{_plain(title)}"
             above.set_title(name, fontsize=9, loc="left", color=_INK)
             _draw_map(above, layer)
             _draw_weights(below, layer, last=i == rows - 1)
@@ -127,8 +134,10 @@ def _draw_weights(axes: Any, layer: LayerTrace, *, last: bool) -> None:
     count = len(layer.born)
     if layer.attended is not None and layer.attended.position.size:
         weight = layer.attended.mean
-        middle = layer.attended.position + 0.5
-        axes.vlines(middle, 0, weight, color=_WEIGHT, linewidth=max(0.8, min(4.0, 260 / count)))
+        # At least as wide as can be seen; the first one begins at 0, beside the axis.
+        wide = max(0.85, count / 400)
+        place = np.minimum(layer.attended.position, count - wide)
+        axes.bar(place, weight, width=wide, align="edge", color=_WEIGHT, zorder=3)
         axes.set_ylim(0, max(float(weight.max()) * 1.1, 1e-6))
     axes.set_xlim(0, count)
     axes.xaxis.set_major_locator(_few_ticks(8))
@@ -140,6 +149,8 @@ def _draw_weights(axes: Any, layer: LayerTrace, *, last: bool) -> None:
     for name, side in axes.spines.items():
         side.set_visible(name in ("bottom", "left"))
         side.set_color(_LINE)
+    # Away from the bars: that of token 0, often a sink, is the highest.
+    axes.spines["left"].set_position(("outward", 4))
 
 
 def _few_ticks(most: int, *, whole: bool = True) -> Any:

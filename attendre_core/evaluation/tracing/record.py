@@ -80,6 +80,9 @@ class LayerTrace:
         Number of steps.
     attended
         What the last token attended to; None if it did not reach this layer.
+    window
+        The sliding window of the layer, which then holds that many positions whatever M is; None
+        if it has none.
     """
 
     layer: int
@@ -89,6 +92,7 @@ class LayerTrace:
     reason: NDArray[np.int8]
     steps: int
     attended: Attended | None
+    window: int | None = None
 
     @property
     def survivors(self) -> NDArray[np.int32]:
@@ -131,6 +135,8 @@ class PolicyTrace:
         Number of steps, including those that release waiting queries at the end.
     next_words
         The likeliest next words with their probabilities; empty for an encoder.
+    full
+        True for full attention: a memory in which there is room for everything.
     """
 
     name: str
@@ -138,6 +144,13 @@ class PolicyTrace:
     layers: tuple[LayerTrace, ...]
     steps: int
     next_words: tuple[tuple[str, float], ...] = ()
+    full: bool = False
+
+    def answers(self, answer: str | None) -> bool | None:
+        """Return whether the likeliest next word is the right one; None if nobody can say."""
+        if answer is None or not self.next_words:
+            return None
+        return self.next_words[0][0] == answer
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,8 +165,20 @@ class TextTrace:
         The text of each token; joined, they are the whole text.
     policies
         One trace per memory.
+    answer
+        The right next word, if it is known.
     """
 
     title: str
     words: tuple[str, ...]
     policies: tuple[PolicyTrace, ...]
+    answer: str | None = None
+
+    @property
+    def winner(self) -> int:
+        """The memory to look at first: the surest right one, else the last that has a limit."""
+        bounded = [i for i, policy in enumerate(self.policies) if not policy.full]
+        right = [i for i in bounded if self.policies[i].answers(self.answer)]
+        if right:
+            return max(right, key=lambda i: self.policies[i].next_words[0][1])
+        return bounded[-1] if bounded else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,13 +31,21 @@ class Recorder:
         Tokens of the text.
     layers
         Numbers of the layers to record.
+    window
+        Returns the sliding window of a layer, or None.
     """
 
     traces = True
 
-    def __init__(self, length: int, layers: tuple[int, ...]) -> None:
+    def __init__(
+        self,
+        length: int,
+        layers: tuple[int, ...],
+        window: Callable[[int], int | None] = lambda number: None,
+    ) -> None:
         self.length = length
         self.step = -1
+        self._window = window
         self._lives = {number: _Lives(length) for number in layers}
         self._previous = np.inf
 
@@ -86,7 +95,7 @@ class Recorder:
         return tuple(
             LayerTrace(
                 number, lives.size, lives.born, lives.gone, lives.reason, self.step + 1,
-                lives.attended,
+                lives.attended, self._window(number),
             )
             for number, lives in self._lives.items()
         )  # fmt: skip

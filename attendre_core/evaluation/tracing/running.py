@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from attendre_core.errors import ConfigError
+from attendre_core.evaluation.controls import system
 from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
 from attendre_core.evaluation.tracing.recorder import Recorder
 from attendre_core.evaluation.tracing.words import Naming, pieces_of
@@ -20,7 +21,7 @@ __all__ = ["trace_text"]
 #: Number of likeliest next words to keep.
 _NEXT = 3
 #: Tokens read between two reports of progress.
-_PIECE = 256
+_PIECE = 64
 
 
 def trace_text(
@@ -31,6 +32,8 @@ def trace_text(
     layers: Sequence[int] | None = None,
     naming: Naming | None = None,
     title: str = "",
+    answer: str | None = None,
+    full: bool = False,
     on_read: Callable[[int], object] | None = None,
 ) -> TextTrace:
     """Read a text with each memory and record what it holds.
@@ -49,6 +52,10 @@ def trace_text(
         Returns the text to show for each token; None uses the model's tokenizer.
     title
         Title of the trace.
+    answer
+        The right next word, if it is known.
+    full
+        True adds full attention to the memories, as ``"full"``.
     on_read
         Called with the number of tokens just read, for a progress bar.
 
@@ -69,6 +76,10 @@ def trace_text(
     ids = [int(token) for token in tokens]
     if not ids:
         raise ConfigError("trace: the text has no tokens, expected at least one.")
+    if full:
+        chunk = next(iter(memories.values())).chunk if memories else 64
+        whole = system("full", chunk, chunk=chunk).memory_for(len(ids), causal=model.causal)
+        memories = {**memories, "full": whole}
     if not memories:
         raise ConfigError("trace: no memories, expected at least one, e.g. at.preset('MT', 256).")
     count = model.reading_part.layers
@@ -81,7 +92,7 @@ def trace_text(
     shown = naming or (lambda some: pieces_of(model.text, some))
     traces = []
     for name, memory in memories.items():
-        recorder = Recorder(len(ids), wanted)
+        recorder = Recorder(len(ids), wanted, model.reading_part.window)
         stream = model.with_memory(memory).stream(observer=recorder)
         for start in range(0, len(ids), _PIECE):
             stream.feed(ids[start : start + _PIECE])
@@ -91,9 +102,12 @@ def trace_text(
         layers_seen, steps = recorder.layer_traces(), recorder.step + 1
         # Predicting the next word comes last, because it is not a step of reading.
         traces.append(
-            PolicyTrace(name, memory, layers_seen, steps, _next_words(model, stream, shown))
-        )
-    return TextTrace(title, tuple(shown(ids)), tuple(traces))
+            PolicyTrace(
+                name, memory, layers_seen, steps, _next_words(model, stream, shown),
+                full and name == "full",
+            )
+        )  # fmt: skip
+    return TextTrace(title, tuple(shown(ids)), tuple(traces), answer)
 
 
 def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str, float], ...]:

@@ -18,13 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from attendre_core.evaluation.tracing.labels import short_names
 from attendre_core.evaluation.tracing.record import STATES, LayerTrace, PolicyTrace, TextTrace
 from attendre_core.layer.trace import REASONS
 
 __all__ = ["page_data", "page_of"]
 
 _PARTS = Path(__file__).parent / "page"
-_SCRIPTS = ("decode.js", "drawing.js", "words.js", "page.js")
+_SCRIPTS = ("decode.js", "drawing.js", "words.js", "picture.js", "page.js")
 #: Weights are stored as multiples of 1 / 65535.
 _ONE = 65535
 
@@ -60,9 +61,16 @@ def page_of(trace: TextTrace) -> str:
 def page_data(trace: TextTrace) -> dict[str, Any]:
     """Return the data of the page; arrays are packed, and equal ones are stored once."""
     packed: dict[tuple[int, str], int] = {}
-    policies = [_policy_data(policy, packed) for policy in trace.policies]
+    short, shared = short_names([policy.name for policy in trace.policies])
+    policies = [
+        {**_policy_data(policy, packed), "short": name, "right": policy.answers(trace.answer)}
+        for policy, name in zip(trace.policies, short, strict=True)
+    ]
     return {
         "title": trace.title,
+        "answer": trace.answer,
+        "shared": shared,
+        "start": trace.winner,
         "states": STATES,
         "reasons": REASONS,
         "words": trace.words,
@@ -76,6 +84,9 @@ def _policy_data(policy: PolicyTrace, packed: dict[tuple[int, str], int]) -> dic
     return {
         "name": policy.name,
         "chunk": memory.chunk,
+        "visible": memory.present == "visible",
+        "perHead": memory.per_head,
+        "full": policy.full,
         "steps": policy.steps,
         "next": policy.next_words,
         "layers": [_layer_data(layer, packed) for layer in policy.layers],
@@ -86,6 +97,7 @@ def _layer_data(layer: LayerTrace, packed: dict[tuple[int, str], int]) -> dict[s
     data: dict[str, Any] = {
         "layer": layer.layer,
         "size": layer.size,
+        "window": layer.window,
         "born": _packed(np.minimum(layer.born, layer.steps), packed),
         "gone": _packed(layer.gone + 1, packed),
         "reason": _packed(layer.reason, packed),

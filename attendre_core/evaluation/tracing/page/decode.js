@@ -19,6 +19,7 @@ class Layer {
   constructor(raw, steps) {
     this.number = raw.layer;
     this.size = raw.size;
+    this.window = raw.window;
     this.steps = steps;
     this.raw = raw;
   }
@@ -87,8 +88,26 @@ function percent(share) {
   return `${(100 * share).toFixed(digits)}\u00a0%`;
 }
 
-/* A word as it is shown by itself: quoted, without line breaks. */
+/* What a memory answers, and whether that is right, if anybody knows. */
+function verdict(one) {
+  if (!one.next.length) return "";
+  const mark = one.right === null ? "next:" : one.right ? "\u2713 answers" : "\u2717 answers";
+  return `${mark} ${one.next[0][0]}, ${percent(one.next[0][1])}`;
+}
+
+/* How many entries there is room for, in words. */
+function room(one, part) {
+  if (one.full) return "room for everything";
+  if (part.window) return `the sliding window of the layer, ${part.window} tokens, whatever M is`;
+  const chunk = one.visible
+    ? ` and the S\u00a0=\u00a0${one.chunk} of the last chunk, which compete in the next step` : "";
+  const heads = one.perHead
+    ? "; every head keeps its own M, and a token counts while any head keeps it" : "";
+  return `M\u00a0=\u00a0${part.size} entries${chunk}${heads}`;
+}
+
+/* A word as it is shown by itself: quoted, line breaks as a sign. */
 function quoted(token) {
-  const word = TRACE.words[token].replace(/\s+/g, " ");
+  const word = TRACE.words[token].replace(/\n/g, "\u21b5").replace(/\s+/g, " ");
   return word.trim() ? `“${word.trim()}”` : word ? "(space)" : "(no text)";
 }

@@ -39,6 +39,10 @@ function rowTable(steps, rows) {
  */
 function drawMap(canvas, layer) {
   const { context, width, height } = fitted(canvas);
+  paintMap(context, layer, [0, 0, width, height]);
+}
+
+function paintMap(context, layer, [left, top, width, height]) {
   const columns = Math.min(TOKENS, width);
   const rows = Math.min(layer.steps, height);
   const rowOf = rowTable(layer.steps, rows);
@@ -85,7 +89,7 @@ function drawMap(canvas, layer) {
   small.height = rows;
   small.getContext("2d").putImageData(image, 0, 0);
   context.imageSmoothingEnabled = false;
-  context.drawImage(small, 0, 0, width, height);
+  context.drawImage(small, left, top, width, height);
 }
 
 /* Mark a token and a step. */
@@ -109,25 +113,33 @@ function drawCursor(canvas, layer, token, step) {
  * Draw weights as bars; of the tokens that share a column the largest. Heights are square roots:
  * a sink with most of the attention shall not hide the rest.
  */
-function drawWeights(canvas, { tokens, weights }, cursor) {
+function drawWeights(canvas, found, cursor) {
   const { context, width, height } = fitted(canvas);
   context.clearRect(0, 0, width, height);
   context.fillStyle = colour("--cursor");
   context.globalAlpha = 0.6;
   context.fillRect(((cursor + 0.5) / TOKENS) * width - 1, 0, 2, height);
   context.globalAlpha = 1;
+  const thin = 3 * Math.min(window.devicePixelRatio || 1, 3);
+  paintWeightBars(context, found, [0, 0, width, height], thin);
+}
+
+function paintWeightBars(context, { tokens, weights }, [left, top, width, height], thin) {
   const columns = Math.min(TOKENS, Math.floor(width / 2));
   const highest = new Float64Array(columns);
   for (let i = 0; i < tokens.length; i++) {
     const column = Math.floor((tokens[i] * columns) / TOKENS);
     highest[column] = Math.max(highest[column], weights[i]);
   }
-  const top = highest.reduce((a, b) => Math.max(a, b), 0);
-  const across = width / columns;
+  const most = highest.reduce((a, b) => Math.max(a, b), 0);
+  // Bars stand on their place; at the edges they are moved inside, where they can be seen.
+  const wide = Math.max((width / columns) * 0.85, thin);
   context.fillStyle = colour("--weight");
   for (let column = 0; column < columns; column++) {
     if (!highest[column]) continue;
-    const tall = Math.max(Math.sqrt(highest[column] / top) * height * 0.94, 1);
-    context.fillRect(column * across, height - tall, Math.max(across * 0.85, 2), tall);
+    const tall = Math.max(Math.sqrt(highest[column] / most) * height * 0.94, 1);
+    const middle = ((column + 0.5) / columns) * width;
+    const from = Math.min(Math.max(middle - wide / 2, 0), width - wide);
+    context.fillRect(left + from, top + height - tall, wide, tall);
   }
 }

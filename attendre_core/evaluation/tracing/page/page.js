@@ -2,11 +2,12 @@
 /* What the reader does: choose a policy, a layer, a step and a token. */
 
 const $ = (id) => document.getElementById(id);
-const chosen = { policy: 0, layer: 0, step: 0, token: 0, head: -1 };
+const chosen = { policy: TRACE.start, other: 0, layer: 0, step: 0, token: 0, head: -1 };
 let playing = 0;
 
 const policy = () => POLICIES[chosen.policy];
 const layer = () => policy().layers[chosen.layer];
+const other = () => POLICIES.length > 1 ? POLICIES[chosen.other] : null;
 const within = (value, count) => Math.min(Math.max(Math.round(value) || 0, 0), count - 1);
 
 function made(tag, text, className) {
@@ -28,17 +29,34 @@ function buildPolicies() {
     radio.addEventListener("change", () => choose({ policy: number }));
     const canvas = made("canvas");
     canvas.setAttribute("aria-hidden", "true");
-    card.append(radio, made("b", one.name), made("span", "", "hint"), canvas);
+    const mark = made("span", verdict(one), "verdict");
+    judge(mark, one);
+    card.title = one.name;
+    card.append(radio, made("b", one.short), mark, made("span", "", "hint"), canvas);
     $("policies").append(card);
   });
-  for (const { number } of POLICIES[0].layers) {
-    const option = made("option", number);
+  POLICIES.forEach((one, number) => {
+    const option = made("option", one.short);
+    option.value = number;
+    $("other").append(option);
+  });
+  $("beside").hidden = POLICIES.length < 2;
+  // Beside the one that answers, one that does not.
+  const wrong = POLICIES.findIndex((one) => one.right === false);
+  chosen.other = wrong >= 0 && wrong !== chosen.policy ? wrong : chosen.policy === 0 ? 1 : 0;
+  for (const { number, window: near } of POLICIES[0].layers) {
+    const option = made("option", near ? `${number} (sliding window of ${near})` : number);
     option.value = $("layer").length;
     $("layer").append(option);
   }
   const top = POLICIES[0].layers.length - 1;
   $("layer-hint").textContent = top
     ? "0 reads the tokens; each layer above reads what the one below says of them." : "";
+}
+
+function judge(element, one) {
+  element.classList.toggle("right", one.right === true);
+  element.classList.toggle("wrong", one.right === false);
 }
 
 function buildTable() {
@@ -49,12 +67,12 @@ function buildTable() {
       const row = made("tr");
       row.dataset.policy = number;
       row.dataset.layer = index;
-      row.append(made("th", one.name));
+      row.append(made("th", one.short));
       row.firstChild.scope = "row";
       const next = one.next.filter(([, share], i) => i === 0 || share >= 0.005)
         .map(([word, share]) => `${word} ${percent(share)}`).join(", ");
       const cells = [
-        part.number, counts[HELD], counts[EVICTED], counts[REFUSED],
+        part.window ? `${part.number} (window)` : part.number, counts[HELD], counts[EVICTED], counts[REFUSED],
         oldest < 0 ? "none" : `${oldest} ${quoted(oldest)}`, lived.toFixed(1), next || "none",
       ];
       row.append(...cells.map((cell) => made("td", cell)));
@@ -69,9 +87,9 @@ function showPolicies() {
     const part = one.layers[chosen.layer];
     card.querySelector("input").checked = number === chosen.policy;
     const { counts } = part.ending;
-    const next = one.next.length ? `, next: ${one.next[0][0]} ${percent(one.next[0][1])}` : "";
+    const refused = counts[REFUSED] ? `, refused ${counts[REFUSED]}` : "";
     card.querySelector(".hint").textContent =
-      `keeps ${counts[HELD]} of ${TOKENS}, refused ${counts[REFUSED]}${next}`;
+      one.full ? `holds all ${TOKENS} tokens` : `keeps ${counts[HELD]} of ${TOKENS}${refused}`;
     drawMap(card.querySelector("canvas"), part);
   }
   for (const row of $("table").tBodies[0].rows) {
@@ -80,16 +98,28 @@ function showPolicies() {
   }
 }
 
-function showMap() {
-  drawMap($("map"), layer());
-  drawCursor($("map"), layer(), chosen.token, chosen.step);
-  $("map").setAttribute(
+/* One of the two maps. */
+function showOne(canvas, one, prefix) {
+  const part = one.layers[chosen.layer];
+  drawMap(canvas, part);
+  drawCursor(canvas, part, chosen.token, Math.min(chosen.step, part.steps - 1));
+  canvas.setAttribute(
     "aria-label",
-    `Survival map of ${policy().name}, layer ${layer().number}: ${TOKENS} tokens, ` +
-      `${layer().steps} steps`,
+    `Survival map of ${one.short}, layer ${part.number}: ${TOKENS} tokens, ${part.steps} steps`,
   );
-  $("last-token").textContent = `token ${TOKENS - 1}`;
-  $("last-step").textContent = `step ${layer().steps - 1}`;
+  $(`${prefix}last-token`).textContent = `token ${TOKENS - 1}`;
+  $(`${prefix}last-step`).textContent = `step ${part.steps - 1}`;
+  $(`${prefix}verdict`).textContent = verdict(one);
+  judge($(`${prefix}verdict`), one);
+}
+
+function showMap() {
+  $("name").textContent = policy().short;
+  showOne($("map"), policy(), "");
+  if (other()) {
+    $("other").value = chosen.other;
+    showOne($("other-map"), other(), "other-");
+  }
   $("step").max = layer().steps - 1;
   $("step").value = chosen.step;
   $("position").max = TOKENS - 1;
@@ -119,6 +149,12 @@ function showDetail(token, step) {
     `${percent(weights[place])} of the attention of the last query`;
   $("detail").textContent =
     `Token ${token} ${quoted(token)}, step ${step}: ${TRACE.states[state]}. It ${life}; ${seen}.`;
+}
+
+/* What the last query attended to most. */
+function strongest() {
+  const { tokens, weights } = layer().attention(-1);
+  return weights.length ? tokens[weights.indexOf(weights.reduce((a, b) => Math.max(a, b)))] : 0;
 }
 
 function showAttention() {
@@ -161,6 +197,7 @@ function choose(change) {
   const before = { ...chosen };
   Object.assign(chosen, change);
   chosen.policy = within(chosen.policy, POLICIES.length);
+  chosen.other = within(chosen.other, POLICIES.length);
   chosen.layer = within(chosen.layer, policy().layers.length);
   // Whoever looks at the end wants to see the end of another policy, too.
   if (atEnd && !("step" in change)) chosen.step = layer().steps - 1;
@@ -182,7 +219,7 @@ function show() {
 
 /* The place in the page is in its address, so that it can be handed on. */
 function remember() {
-  const place = ["policy", "layer", "step", "token"].map((name) => `${name}=${chosen[name]}`);
+  const place = ["policy", "other", "layer", "step", "token"].map((name) => `${name}=${chosen[name]}`);
   try {
     history.replaceState(null, "", `#${place.join("&")}`);
   } catch {
@@ -194,16 +231,16 @@ function recall() {
   const wanted = {};
   for (const part of location.hash.slice(1).split("&")) {
     const [name, value] = part.split("=");
-    if (["policy", "layer", "step", "token"].includes(name) && value) wanted[name] = +value;
+    if (["policy", "other", "layer", "step", "token"].includes(name) && value) wanted[name] = +value;
   }
   return wanted;
 }
 
-function pointedAt(event, canvas) {
+function pointedAt(event, canvas, steps = layer().steps) {
   const box = canvas.getBoundingClientRect();
   const token = Math.floor(((event.clientX - box.left) / box.width) * TOKENS);
-  const step = Math.floor(((event.clientY - box.top) / box.height) * layer().steps);
-  return { token: within(token, TOKENS), step: within(step, layer().steps) };
+  const step = Math.floor(((event.clientY - box.top) / box.height) * steps);
+  return { token: within(token, TOKENS), step: within(step, steps) };
 }
 
 function moveByKey(event) {
@@ -244,6 +281,11 @@ function listen() {
   $("colour").addEventListener("change", showWords);
   $("only").addEventListener("change", () => turnTo(firstWord));
   $("play").addEventListener("click", play);
+  $("save").addEventListener("click", savePicture);
+  $("other").addEventListener("change", () => choose({ other: +$("other").value }));
+  $("other-map").addEventListener("click", (event) => {
+    choose(pointedAt(event, $("other-map"), other().layers[chosen.layer].steps));
+  });
   $("earlier").addEventListener("click", () => turnTo(firstWord - WINDOW));
   $("later").addEventListener("click", () => turnTo(firstWord + WINDOW));
   $("map").addEventListener("pointermove", (event) => {
@@ -271,10 +313,12 @@ function listen() {
 
 document.querySelector("main").hidden = false;
 $("title").textContent = TRACE.title;
+$("shared").textContent = TRACE.shared ? `All memories: ${TRACE.shared}` : "";
 buildPolicies();
 buildTable();
 chosen.layer = POLICIES[0].layers.length - 1;
 chosen.step = layer().steps - 1;
+chosen.token = strongest();
 buildWords();
 showPolicies();
 listen();

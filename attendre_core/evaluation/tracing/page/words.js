@@ -26,7 +26,7 @@ function buildWords() {
   let before = $("only").checked ? -1 : firstWord - 1;
   for (const t of listed()) {
     if (t !== before + 1) pieces.append(made("i", " … "));
-    const word = made("span", TRACE.words[t] || "·", TRACE.words[t] ? "" : "nothing");
+    const word = made("span", TRACE.words[t].replace(/\n/g, "\u21b5\n") || "·", TRACE.words[t] ? "" : "nothing");
     word.dataset.t = t;
     pieces.append(word);
     shownWords.set(t, word);
@@ -57,8 +57,8 @@ function showWords() {
   const held = part.held(chosen.step);
   $("text-step").textContent = chosen.step;
   $("text-count").textContent =
-    `${held} of ${TOKENS} tokens in the memory of layer ${part.number}, which has room for ` +
-    `${part.size}.`;
+    `${policy().short}: ${held} of ${TOKENS} tokens are in the memory of layer ${part.number}; ` +
+    `${policy().full ? "it has" : "it holds up to"} ${room(policy(), part)}.`;
   $("text-count").dataset.held = held;
 }
 
