@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import os
-import tempfile
+import stat
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-__all__ = ["replacing"]
+__all__ = ["replacing", "sync_folder", "write_text"]
+
+#: Bytes of a name. File systems allow 255, and a name aside is a little longer than the file's.
+_LONGEST_NAME = 200
 
 
 @contextmanager
 def replacing(path: str | Path) -> Iterator[BinaryIO]:
-    """Write a file aside, and put it in the place of ``path`` once it is complete.
+    """Write a file aside, and put it in the place of ``path`` once it is complete and on disk.
+
+    The new file has the permissions of the old one. A symbolic link stays, and the file behind it
+    is replaced. What is no file, such as ``/dev/stdout``, is written to. A process that is killed
+    leaves ``.NAME.part``, which the next one that writes the same file takes over; two that write
+    it at once wait for each other.
 
     Examples
     --------
@@ -26,15 +35,83 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     ...     [found.name for found in Path(folder).iterdir()]
     ['numbers']
     """
-    target = Path(path)
-    handle, name = tempfile.mkstemp(prefix=target.name, suffix=".part", dir=target.parent)
-    os.close(handle)
-    aside = Path(name)
+    target = Path(os.path.realpath(path))
+    before = target.stat() if target.exists() else None
+    if before is not None and not stat.S_ISREG(before.st_mode) and not target.is_dir():
+        with target.open("wb") as file:
+            yield file
+        return
+    aside = _beside(target)
     try:
-        with aside.open("wb") as file:
+        opened = _opened(aside)
+    except OSError as error:
+        error.filename = str(path)  # the name that a caller knows
+        raise
+    with opened as file:
+        try:
+            if before is not None and hasattr(os, "fchmod"):
+                os.fchmod(file.fileno(), stat.S_IMODE(before.st_mode))
             yield file
             file.flush()
             os.fsync(file.fileno())
-        aside.replace(target)
+            if sys.platform == "win32":  # which moves no open file
+                file.close()
+            aside.replace(target)
+        except BaseException:
+            with suppress(OSError):
+                aside.unlink()
+            raise
+    sync_folder(target.parent)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write a text as UTF-8 by `replacing`."""
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on disk, where a system knows how."""
+    if sys.platform == "win32":
+        return
+    number = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # some file systems cannot
+            os.fsync(number)
     finally:
-        aside.unlink(missing_ok=True)
+        os.close(number)
+
+
+def _beside(target: Path) -> Path:
+    """Return the name aside, shortened if it would be too long."""
+    name = os.fsdecode(os.fsencode(target.name)[:_LONGEST_NAME])
+    return target.with_name(f".{name}.part")
+
+
+def _opened(aside: Path) -> BinaryIO:
+    """Open an empty file that no other process writes; take over what a killed one left."""
+    flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    while True:
+        file = open(aside, "r+b", opener=lambda name, _: os.open(name, flags, 0o666))  # noqa: SIM115
+        try:
+            if _is_ours(file, aside):
+                file.truncate()
+                return file
+        except BaseException:
+            file.close()
+            raise
+        file.close()
+
+
+def _is_ours(file: Any, aside: Path) -> bool:
+    """Wait for whoever writes this file; return whether it is still aside after that."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:  # Windows has no such locks
+        return True
+    with suppress(OSError):  # some file systems have none either
+        fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), aside.lstat())
+    except FileNotFoundError:  # it was moved to its place
+        return False

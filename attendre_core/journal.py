@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from attendre_core.errors import StateError
+from attendre_core.files import sync_folder
 
 __all__ = ["Journal", "Words"]
 
@@ -163,6 +164,7 @@ class Journal:
             os.ftruncate(self._file, whole)
         if not whole:
             self.append([first])
+            sync_folder(self.path.parent)
 
     def _compare(self, stored: dict[str, Any]) -> None:
         differs = [

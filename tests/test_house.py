@@ -22,6 +22,7 @@ ADAPTERS = {name: ROOT / "backends" / name for name in ("attendre_torch", "atten
 #: may import each other in one direction.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("errors", "tree", "lazy", "progress", "arguments", "files"),
+    ("array_files",),
     ("backend", "journal"),
     ("ops",),
     ("checks",),

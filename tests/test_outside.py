@@ -171,7 +171,7 @@ def test_a_saved_store_goes_on_the_same(tmp_path: Path) -> None:
         two, b = again.attend(two, query)
         np.testing.assert_array_equal(a, b)
     (tmp_path / "bad.npz").write_bytes(b"PK nothing")
-    with pytest.raises(at.StateError, match="not a saved store"):
+    with pytest.raises(at.StateError, match="HostStore.save did not write it"):
         at.HostStore.load(tmp_path / "bad.npz")
 
 

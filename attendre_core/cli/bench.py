@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import add_command, print_json, whole_number
 from attendre_core.errors import ConfigError
+from attendre_core.files import write_text
 
 if TYPE_CHECKING:
     from attendre_core.speed import Results
@@ -111,8 +112,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.page:
         target = Path(arguments.page)
         picture = target.with_suffix(".svg")
-        target.write_text(page(results, picture.name), encoding="utf-8")
-        picture.write_text(chart(results.figures), encoding="utf-8")
+        write_text(target, page(results, picture.name))
+        write_text(picture, chart(results.figures))
     if arguments.json:
         print_json(results.as_dict())
 

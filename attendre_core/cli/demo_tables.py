@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.files import write_text
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.sweep import Measured, Summary
@@ -109,9 +110,7 @@ def draw(results: Sequence[TaskResult], path: str) -> str:
             stem = "-".join([file.stem, result.model, result.task.name, result.task.answers])
             file = file.with_name(stem + file.suffix)
         try:
-            file.expanduser().write_text(
-                chart(f"Right answers: {result.title}", panels), encoding="utf-8"
-            )
+            write_text(file.expanduser(), chart(f"Right answers: {result.title}", panels))
         except OSError as error:
             raise ConfigError(
                 f"demo: the picture cannot be written to {file} ({error.strerror}). Give another "

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from attendre_core.errors import StateError
+from attendre_core.files import sync_folder
 
 __all__ = ["SpanFile"]
 
@@ -148,6 +149,7 @@ class SpanFile:
         if not whole:
             self._write(head)
             self._sync()
+            sync_folder(self.path.parent)
 
     def _foreign(self) -> StateError:
         return StateError(

@@ -19,6 +19,7 @@ from attendre_core.cli.arguments import (
 )
 from attendre_core.cli.trace_reading import TINY, own_reading, tiny_reading
 from attendre_core.errors import ConfigError
+from attendre_core.files import write_text
 from attendre_core.presets import ParsedName, parse, recommended
 from attendre_core.progress import progress_bar
 
@@ -255,7 +256,7 @@ def _write(trace: TextTrace, folder: Path) -> tuple[Path, Path | None, str]:
 
     page, picture = folder / "trace.html", folder / "trace.png"
     try:
-        page.write_text(page_of(trace), encoding="utf-8")
+        write_text(page, page_of(trace))
         write_png(trace, picture)
     except OSError as error:
         raise ConfigError(

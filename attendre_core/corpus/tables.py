@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
 from attendre_core.errors import ConfigError, StateError
+from attendre_core.files import replacing
 
 __all__ = ["Row", "table_writer"]
 
@@ -56,24 +56,19 @@ def table_writer(path: Path) -> TableWriter:
         _pyarrow()
 
     def write(path: Path, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -> None:
-        aside = path.with_name(f"{path.name}.part")
         try:
-            writers[path.suffix](aside, rows, dim, notes)
-            with aside.open("rb+") as file:
-                os.fsync(file.fileno())
-            aside.replace(path)
+            with replacing(path) as file:
+                writers[path.suffix](file, rows, dim, notes)
         except OSError as error:
             raise StateError(
                 f"embed: {path} cannot be written ({error.strerror or error}). Nothing is lost: "
                 "free some space, and the same command writes it."
             ) from error
-        finally:
-            aside.unlink(missing_ok=True)
 
     return write
 
 
-def _parquet(path: Path, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -> None:
+def _parquet(file: BinaryIO, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -> None:
     arrow = _pyarrow()
     columns = [
         ("id", arrow.string()),
@@ -81,7 +76,7 @@ def _parquet(path: Path, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -
         ("vector", arrow.list_(arrow.float32(), dim)),
     ]
     schema = arrow.schema(columns, metadata={"attendre": json.dumps(notes)})
-    with arrow.parquet.ParquetWriter(path, schema) as writer:
+    with arrow.parquet.ParquetWriter(file, schema) as writer:
         for group in _groups(rows):
             vectors = np.stack([row.vector for row in group]).reshape(-1)
             writer.write_table(
@@ -96,12 +91,12 @@ def _parquet(path: Path, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -
             )
 
 
-def _json_lines(path: Path, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as file:
-        for row in rows:
-            # The shortest decimals that give the same float32, not those of its float64.
-            vector = [float(str(number)) for number in row.vector]
-            file.write(json.dumps({"id": row.name, "tokens": row.tokens, "vector": vector}) + "\n")
+def _json_lines(file: BinaryIO, rows: Iterable[Row], dim: int, notes: dict[str, Any]) -> None:
+    for row in rows:
+        # The shortest decimals that give the same float32, not those of its float64.
+        vector = [float(str(number)) for number in row.vector]
+        line = json.dumps({"id": row.name, "tokens": row.tokens, "vector": vector}) + "\n"
+        file.write(line.encode())
 
 
 def _groups(rows: Iterable[Row]) -> Iterable[list[Row]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import copy
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
+from attendre_core.array_files import map_arrays, write_arrays
 from attendre_core.errors import ShapeError, StateError
-from attendre_core.files import replacing
 from attendre_core.outside.index import Index, Searcher
 from attendre_core.outside.settings import HostStores
 
@@ -265,63 +264,101 @@ class HostStore:
     def put(self, row: int, entries: dict[str, Any], clock: int) -> None:
         """Put what `held` returned into an empty row, into which ``clock`` entries had come."""
         heads, _, dim = self._arrays["key"].shape[1:]
-        wide = {"key": dim, "value": self._arrays["value"].shape[3]}
-        slot, arrival = entries["slot"], entries["arrival"]
-        count = slot.shape[0] if slot.ndim == 1 else -1
-        shapes = {n: (heads, count, wide[n]) if n in wide else (count,) for n in _NAMES}
-        kinds = {"key": "f", "value": "f", "score": "f"}
-        for name, shape in (shapes | {"slot": (count,)}).items():
-            given = entries[name]
-            if given.shape != shape or given.dtype.kind != kinds.get(name, "i"):
-                told = f"{name} is {given.dtype} {given.shape}, expected {shape}"
-                raise StateError(f"HostStore.put: {told}.")
-            if not np.isfinite(given).all():
-                raise StateError(f"HostStore.put: {name} holds a number that is not finite.")
-        for given, stop in ((slot, self.capacity), (arrival, clock)):
-            if ((given < 0) | (given >= stop)).any() or len(np.unique(given)) < count:
-                raise StateError("HostStore.put: two entries are in one place, or one is outside.")
-        small = (entries["position"] >= 0) & (entries["position"] < 2**31)
-        if clock < 0 or not (small & (entries["count"] > 0)).all():
-            raise StateError("HostStore.put: an entry has no position, or stands for nothing.")
+        _check(entries, clock, self.capacity, (heads, dim, self._arrays["value"].shape[3]))
+        slot = entries["slot"]
         for name in _NAMES:
             own = self._arrays[name][row]
             own[(slice(None), slot) if name in _WIDE else slot] = entries[name]
         self._clock[row] = clock
-        for g, searcher in enumerate(self._searchers[row] if count else ()):
+        for g, searcher in enumerate(self._searchers[row] if len(slot) else ()):
             searcher.add(slot, np.asarray(entries["key"][g], dtype=np.float32))
 
     def save(self, path: str | Path) -> None:
-        """Save what it holds, in one file, with nothing in it that could be executed."""
+        """Save what it holds, in one file with checksums; nothing in it could be executed."""
         if not self._arrays:
             raise StateError("HostStore.save: the store is empty. Read something first.")
-        rows = range(len(self._clock))
-        held: dict[str, Any] = {
-            f"{row}.{name}": x for row in rows for name, x in self.held(row).items()
-        }
-        capacity = np.asarray(self.capacity, dtype=np.int64)
-        with replacing(path) as file:
-            np.savez(file, clock=self._clock, capacity=capacity, **held)
+        arrays: dict[str, Any] = {"arrival": self._arrays["arrival"]}
+        for row in range(len(self._clock)):
+            held = self.held(row)
+            arrays |= {f"{row}.{name}": held[name] for name in _NAMES if name != "arrival"}
+        notes = {"host_store": _FORMAT, "clock": self._clock.tolist()}
+        write_arrays("HostStore.save", path, arrays, notes)
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> HostStore:
-        """Open what `save` wrote; settings as in the constructor, except ``capacity``."""
+        """Open what `save` wrote; settings as in the constructor, except ``capacity``.
+
+        Everything is checked before the store is made. It takes the memory of its capacity, of
+        which the system gives out what entries fill.
+        """
+        where = "HostStore.load"
+        arrays, notes = map_arrays(where, path)
         try:
-            with np.load(path, allow_pickle=False) as file:
-                held = {name: file[name] for name in file.files}
-            clock, capacity = held["clock"].tolist(), int(held["capacity"])
-            store = cls(capacity, **{"dtype": str(held["0.key"].dtype), **settings})
-            _, _, dim = held["0.key"].shape
-            store.open(len(clock), len(held["0.key"]), dim, held["0.value"].shape[2])
-            for row, count in enumerate(clock):
-                store.put(row, {n: held[f"{row}.{n}"] for n in ("slot", *_NAMES)}, count)
-        except _UNREADABLE as error:
-            raise StateError(f"HostStore.load: {path} is not a saved store: {error}") from error
+            clocks, arrival = _clocks(notes), arrays.pop("arrival")
+            if arrival.dtype != np.int64 or arrival.ndim != 2 or len(arrival) != len(clocks):
+                raise StateError("it holds arrival numbers of another shape")
+            rows = [_row_of(arrays, row, arrival[row]) for row in range(len(clocks))]
+            if arrays:
+                raise StateError(f"it holds {min(arrays)[:40]!r}, which no row has")
+            heads, _, dim = rows[0]["key"].shape
+            value_dim = rows[0]["value"].shape[-1]
+            if not sum(row["slot"].size for row in rows) or min(heads, dim, value_dim) < 1:
+                raise StateError("it holds no entry")
+            for row, clock in zip(rows, clocks, strict=True):
+                _check(row, clock, arrival.shape[1], (heads, dim, value_dim))
+            given = {"dtype": str(rows[0]["key"].dtype), **settings}
+            store = cls(arrival.shape[1], **given)
+            store.open(len(rows), heads, dim, value_dim)
+            for number, (row, clock) in enumerate(zip(rows, clocks, strict=True)):
+                store.put(number, row, clock)
+        except (KeyError, ValueError, MemoryError, OSError) as error:
+            raise StateError(f"{where}: {path} is not a saved store: {error}") from error
         return store
 
 
 _WIDE = ("key", "value")
-#: What a damaged file may raise.
-_UNREADABLE = (KeyError, ValueError, EOFError, OSError, MemoryError, BadZipFile, StateError)
+_FORMAT = 1
+
+
+def _clocks(notes: dict[str, Any]) -> list[int]:
+    clocks = notes.get("clock")
+    if notes.get("host_store") != _FORMAT or not isinstance(clocks, list) or not clocks:
+        raise StateError("it was written by something else, or a later version")
+    if not all(type(clock) is int and 0 <= clock < 2**62 for clock in clocks):
+        raise StateError("it counts entries that cannot be")
+    return clocks
+
+
+def _row_of(arrays: dict[str, Any], row: int, arrival: NDArray[np.int64]) -> dict[str, Any]:
+    """Take the entries of a row out of a file."""
+    slot = (arrival >= 0).nonzero()[0].astype(np.int64)
+    found = {name: arrays.pop(f"{row}.{name}") for name in _NAMES if name != "arrival"}
+    if found["key"].ndim != 3 or found["value"].ndim != 3:
+        raise StateError(f"row {row} holds keys or values of another shape")
+    return {"slot": slot, "arrival": np.asarray(arrival[slot]), **found}
+
+
+def _check(entries: dict[str, Any], clock: int, capacity: int, sizes: tuple[int, int, int]) -> None:
+    """Refuse entries of a row that cannot be there, into which ``clock`` entries had come."""
+    heads, dim, value_dim = sizes
+    wide = {"key": dim, "value": value_dim}
+    slot, arrival = entries["slot"], entries["arrival"]
+    count = slot.shape[0] if slot.ndim == 1 else -1
+    shapes = {n: (heads, count, wide[n]) if n in wide else (count,) for n in _NAMES}
+    kinds = {"key": "f", "value": "f", "score": "f"}
+    for name, shape in (shapes | {"slot": (count,)}).items():
+        given = entries[name]
+        if given.shape != shape or given.dtype.kind != kinds.get(name, "i"):
+            told = f"{name} is {given.dtype} {given.shape}, expected {shape}"
+            raise StateError(f"HostStore.put: {told}.")
+        if not np.isfinite(given).all():
+            raise StateError(f"HostStore.put: {name} holds a number that is not finite.")
+    for given, stop in ((slot, capacity), (arrival, clock)):
+        if ((given < 0) | (given >= stop)).any() or len(np.unique(given)) < count:
+            raise StateError("HostStore.put: two entries are in one place, or one is outside.")
+    small = (entries["position"] >= 0) & (entries["position"] < 2**31)
+    if clock < 0 or not (small & (entries["count"] > 0)).all():
+        raise StateError("HostStore.put: an entry has no position, or stands for nothing.")
 
 
 def _cut(name: str, x: NDArray[Any], part: slice) -> NDArray[Any]:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from attendre_core.errors import ConfigError
+from attendre_core.files import write_text
 from attendre_core.speed.figures import Figure, figure_of
 
 __all__ = ["Results", "environment"]
@@ -92,7 +93,7 @@ class Results:
     def save(self, path: str | Path) -> None:
         """Write a JSON file."""
         text = json.dumps(self.as_dict(), indent=2, ensure_ascii=False) + "\n"
-        Path(path).write_text(text, encoding="utf-8")
+        write_text(path, text)
 
     @classmethod
     def load(cls, path: str | Path) -> Results:

@@ -7,10 +7,10 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
+from attendre_core.array_files import map_arrays, write_arrays
 from attendre_core.backend import Array, Backend, Namespace, backend_of, resolve
 from attendre_core.errors import ConfigError, ShapeError, StateError
 from attendre_core.joint.beside import Beside
-from attendre_core.stores.files import map_arrays, write_arrays
 
 __all__ = ["Found", "Store"]
 
@@ -131,7 +131,7 @@ class Store:
 
     def save(self, path: str | Path) -> None:
         """Write the store to a file, which `open` maps; safetensors can read it too."""
-        write_arrays(path, self._arrays, {"by": self.by})
+        write_arrays("Store.save", path, self._arrays, {"by": self.by})
 
     @classmethod
     def open(
@@ -152,7 +152,7 @@ class Store:
             Read the file once and compare its checksums. Sizes, shapes and dtypes are always
             checked, before anything is made of them.
         """
-        arrays, notes = map_arrays(path, verify=verify)
+        arrays, notes = map_arrays("Store.open", path, verify=verify)
         try:
             store = cls(arrays, xp, device, where=f"Store.open: {path}")
         except (ShapeError, ConfigError) as error:

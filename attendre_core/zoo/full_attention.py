@@ -206,6 +206,10 @@ class GrowingReader(Reader):
             self._size *= 2
         return full_stack(self.part, self._size, self.library)
 
+    def one_row(self) -> States:
+        """Make empty states of one row, for their shapes."""
+        return self.start(1)
+
     def read(
         self, state: States, tokens: Any, position: Any, valid: Any, types: Any = None
     ) -> tuple[States, Hidden]:

@@ -78,8 +78,16 @@ class Reader:
 
     def start(self, batch: int) -> States:
         """Make empty states."""
+        return self._states_of(self.stack(0), batch)
+
+    def one_row(self) -> States:
+        """Make empty states of one row, for their shapes, and open no stores for them."""
+        stack = memory_stack(self.part, self.memory, self.library, causal=self.causal, far=False)
+        return self._states_of(stack, 1)
+
+    def _states_of(self, stack: Stack, batch: int) -> States:
         part = self.part
-        return self.stack(0).init(
+        return stack.init(
             batch=batch, heads=part.heads, kv_heads=part.kv_heads, head_dim=part.head_dim,
             carry_dim=part.dim, xp=self.library, dtype=self.dtype, device=self.device,
             chunk=self.memory.chunk,

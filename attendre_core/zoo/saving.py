@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from attendre_core.backend import Backend, backend_of, beside
+from attendre_core.checks import FIRST_POSITION, LAST_POSITION
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.files import replacing
 from attendre_core.memory.queue import DataOnlyState
@@ -32,7 +33,8 @@ __all__ = [
 ]
 
 #: The checksum of the first format covers the arrays alone.
-_FIRST_FORMAT, _FORMAT = "attendre-stream-1", "attendre-stream-2"
+_FORMATS = "attendre-stream-"
+_FIRST_FORMAT, _FORMAT = f"{_FORMATS}1", f"{_FORMATS}2"
 #: How many parameters, and how many numbers of each, tell one model from another.
 _SAMPLES, _SAMPLE = 8, 64
 
@@ -84,6 +86,46 @@ class SavedArrays:
         ):
             raise self.refused(f"has a note {name} that is not {count} numbers from {least}")
         return np.asarray(value, dtype=np.int32)
+
+    def check(self, one_row: Any, batch: int) -> None:
+        """Refuse what no stream of this model holds, before anything of its size is made.
+
+        Parameters
+        ----------
+        one_row
+            Nested arrays as the file holds them, with one row each; the file may hold more arrays.
+        """
+        for name, leaf in named_leaves(one_row):
+            self.shape(name, (batch, *leaf.shape[1:]))
+        for name, array in self.arrays.items():
+            if array.dtype.kind == "f" and not np.isfinite(array).all():
+                raise self.refused(f"holds NaN or infinity in {name[:80]}")
+        for name in self.arrays:
+            if name.endswith(".valid"):
+                self._check_entries(name.removesuffix("valid"))
+
+    def _check_entries(self, memory: str) -> None:
+        """Compare positions and arrival numbers of one memory with its clock."""
+        fields = ("valid", "position", "arrival", "clock")
+        given: list[Any] = [self.arrays.get(memory + field) for field in fields]
+        if any(array is None for array in given):
+            return
+        valid, position, arrival, clock = given
+        same = valid.shape == position.shape == arrival.shape and clock.shape == valid.shape[:1]
+        if not same or [array.dtype.kind for array in given] != ["b", "i", "i", "i"]:
+            raise self.refused(f"holds arrays of {memory[:80]} that do not belong together")
+        held = position[valid]
+        if held.size and not (held.min() >= FIRST_POSITION and held.max() <= LAST_POSITION):
+            raise self.refused(f"holds positions in {memory[:80]} that no token can have")
+        last = clock.reshape(-1, *[1] * (valid.ndim - 1))
+        early = valid & ((arrival < 0) | (arrival >= last))
+        if (clock < 0).any() or early.any():
+            raise self.refused(f"holds entries in {memory[:80]} that its clock has not counted")
+        # Of the others, each gets a number of its own.
+        others = -1 - np.arange(valid.shape[-1], dtype=np.int64)
+        own = np.sort(np.where(valid, arrival, others), axis=-1)
+        if (own[..., 1:] == own[..., :-1]).any():
+            raise self.refused(f"holds two entries in {memory[:80]} that arrived at once")
 
     def fill(self, like: Any, to: Backend) -> Any:
         """Return the nesting of ``like`` with the arrays of the file, in its dtypes."""
@@ -202,6 +244,11 @@ def read_arrays(path: str | Path) -> SavedArrays:
         raise StateError(
             f"Model.restore: {path} cannot be read as a saved stream ({str(error)[:200]})."
         ) from error
+    if not ours and str(header.get("format", "")).startswith(_FORMATS):
+        raise StateError(
+            f"Model.restore: {path} has the format {header['format'][:40]!r}, expected at most "
+            f"{_FORMAT!r}. A later version saved it: update attendre-core."
+        )
     if not ours:
         raise StateError(
             f"Model.restore: {path} is no saved stream, expected one that Stream.save wrote."

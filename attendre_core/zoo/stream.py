@@ -90,14 +90,10 @@ class Stream(ProbedStream):
         self._last = model.array(np.zeros((batch, self._reader.part.dim), np.float32))
         self._last = xp.astype(self._last, dtype_named(xp, model.dtype))
         self._last_at = model.array(np.full(batch, -1, dtype=np.int32))
-        self._outputs: EncoderOutputMemory | None = None
+        self._outputs = _outputs_of(model)
         self._encoded: Any = None
-        if model.architecture.kind == "encoder-decoder" and model.memory is not None:
-            self._outputs = EncoderOutputMemory(model.memory.encoder_outputs)
-            self._encoded = self._outputs.init(
-                batch=batch, dim=self._reader.part.dim, xp=model.library, dtype=model.dtype,
-                device=model.device,
-            )  # fmt: skip
+        if self._outputs is not None:
+            self._encoded = _empty_outputs(model, self._outputs, batch)
 
     @property
     def lengths(self) -> tuple[int, ...]:
@@ -399,12 +395,23 @@ class Stream(ProbedStream):
         key = saved.shape("states.0.kv.key", (batch, part.kv_heads, None, part.head_dim))
         if batch < 1:
             raise saved.refused("has no rows")
+        reader = _reader_of(model, None)
+        if isinstance(reader, GrowingReader):
+            reader.stack(key[2])
+        else:
+            check_windows(model, saved, reader.one_row())
+        outputs = _outputs_of(model)
+        saved.check(
+            {
+                "states": reader.one_row(),
+                "encoded": None if outputs is None else _empty_outputs(model, outputs, 1),
+            },
+            batch,
+        )
         stream = cls(model, batch)
         if isinstance(stream._reader, GrowingReader):
             stream._reader.stack(key[2])
             stream._states = stream._reader.fitted(stream._states)
-        else:
-            check_windows(model, saved, stream._states)
         saved = fill_stores(stream.stores, stream._states, saved)
         new = saved.fill(stream._arrays, model.backend)
         stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
@@ -483,6 +490,20 @@ def _reader_of(model: Model, observer: Observer | None) -> Reader:
             "memory=at.preset(...), or use encode."
         )
     return GrowingReader(part, params, model.library, model.dtype, observer=observer)
+
+
+def _outputs_of(model: Model) -> EncoderOutputMemory | None:
+    """Return the memory for what an encoder gives to its decoder; None if there is none."""
+    if model.architecture.kind != "encoder-decoder" or model.memory is None:
+        return None
+    return EncoderOutputMemory(model.memory.encoder_outputs)
+
+
+def _empty_outputs(model: Model, outputs: EncoderOutputMemory, batch: int) -> Any:
+    return outputs.init(
+        batch=batch, dim=model.reading_part.dim, xp=model.library, dtype=model.dtype,
+        device=model.device,
+    )  # fmt: skip
 
 
 @lru_cache(maxsize=16)

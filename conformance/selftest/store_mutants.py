@@ -5,7 +5,7 @@ from __future__ import annotations
 from mutant import Mutant
 
 STORE = "attendre_core/stores/store.py"
-FILES = "attendre_core/stores/files.py"
+FILES = "attendre_core/array_files.py"
 HOST = "attendre_core/outside/store.py"
 INDEX = "attendre_core/outside/index.py"
 TIER = "attendre_core/outside/tier.py"

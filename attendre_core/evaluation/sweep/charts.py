@@ -11,6 +11,7 @@ from attendre_core.evaluation.sweep.store import Measured
 from attendre_core.evaluation.sweep.summary import Row, Summary, paired
 from attendre_core.evaluation.sweep.svg import Line, Panel, Scale, chart
 from attendre_core.evaluation.tasks.task import Metric
+from attendre_core.files import write_text
 
 __all__ = ["draw_all", "scale_around", "score_panels"]
 
@@ -37,7 +38,7 @@ def draw_all(
     written = []
     for name, (words, panels) in pictures.items():
         if panels:
-            (folder / name).write_text(chart(words, panels), encoding="utf-8")
+            write_text(folder / name, chart(words, panels))
             written.append(folder / name)
     return written
 

@@ -13,6 +13,7 @@ from attendre_core.evaluation.sweep.store import Measured, read_results
 from attendre_core.evaluation.sweep.summary import Summary, summarise, where_reading_helps
 from attendre_core.evaluation.sweep.table import cell_table
 from attendre_core.evaluation.tasks.task import Metric
+from attendre_core.files import write_text
 
 __all__ = ["Report", "report"]
 
@@ -54,7 +55,7 @@ def report(
     files = [path]
     try:
         for name, text in texts.items():
-            (folder / name).write_text(text + "\n", encoding="utf-8")
+            write_text(folder / name, text + "\n")
             files.append(folder / name)
         title = f"{identity['task']}, {identity['model']}"
         files += draw_all(folder, title, summary, measured)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from attendre_core.backend import backend
+from attendre_core.checks import LAST_POSITION
 from attendre_core.errors import StateError
 from attendre_core.presets import MemoryConfig
 from attendre_core.tree import tree_map
@@ -66,6 +67,9 @@ def restore_layers(
     like = {str(number): tensors_of(layer) for number, layer in enumerate(scratch)}
     if dict(named_leaves(like)).keys() != saved.arrays.keys():
         raise saved.refused("does not hold the arrays of this model's layers")
+    rows = {array.shape[:1] for array in saved.arrays.values() if array.ndim}
+    if len(rows) > 1:
+        raise saved.refused("holds arrays of different numbers of rows")
     names = iter(dict(named_leaves(like)))
     found = tree_map(lambda leaf: _tensor(saved, next(names), leaf), like)
     numbers = [_checked(saved, _numbers_of(layer), noted[i]) for i, layer in enumerate(scratch)]
@@ -126,6 +130,8 @@ def _tensor(saved: SavedArrays, name: str, like: Tensor) -> Tensor:
 def _checked(saved: SavedArrays, own: dict[str, Any], noted: Any) -> dict[str, Any]:
     """Return the numbers of a layer; they have the names and kinds of a layer of this model."""
     good = isinstance(noted, dict) and noted.keys() == own.keys()
-    if not good or any(type(noted[n]) is not type(own[n]) or noted[n] < 0 for n in own):
+    if not good or any(
+        type(noted[n]) is not type(own[n]) or not 0 <= noted[n] <= LAST_POSITION for n in own
+    ):
         raise saved.refused("has notes that do not belong to this model's layers")
     return dict(noted)

@@ -34,11 +34,15 @@ _MOST_AXES = 8
 _BLOCK = 2**24
 
 
-def write_arrays(path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]) -> None:
+def write_arrays(
+    where: str, path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]
+) -> None:
     """Write arrays and notes; the file is complete, or it is what it was before.
 
     Parameters
     ----------
+    where
+        Who speaks in messages, such as ``"Store.save"``.
     arrays
         NumPy arrays by name, which may be mapped themselves.
     notes
@@ -49,7 +53,7 @@ def write_arrays(path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]
     for name, array in arrays.items():
         if np.dtype(array.dtype).newbyteorder("<") not in _NAMES:
             raise StateError(
-                f"Store.save: {name} is {array.dtype}, expected one of "
+                f"{where}: {name} is {array.dtype}, expected one of "
                 f"{', '.join(str(np.dtype(kind)) for kind in _KINDS.values())}."
             )
         stop = total + array.nbytes
@@ -72,15 +76,19 @@ def write_arrays(path: str | Path, arrays: dict[str, Any], notes: dict[str, Any]
                     file.write(block)
     except OSError as error:
         raise StateError(
-            f"Store.save: {path} cannot be written ({error}). What was there before is unchanged."
+            f"{where}: {path} cannot be written ({error}). What was there before is unchanged."
         ) from error
 
 
-def map_arrays(path: str | Path, *, verify: bool = True) -> tuple[dict[str, Any], dict[str, Any]]:
+def map_arrays(
+    where: str, path: str | Path, *, verify: bool = True
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Map the arrays of a file, read-only; return them and the notes.
 
     Parameters
     ----------
+    where
+        Who speaks in messages, such as ``"Store.open"``.
     verify
         Read everything once and compare its checksums.
     """
@@ -90,10 +98,10 @@ def map_arrays(path: str | Path, *, verify: bool = True) -> tuple[dict[str, Any]
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if not 2 <= length <= min(_LONGEST_HEADER, size - 8):
-                raise _refused(path, f"has a header of {length} bytes")
+                raise _refused(where, path, f"has a header of {length} bytes")
             raw = opened.read(length)
     except OSError as error:
-        raise StateError(f"Store.open: {path} cannot be read ({error}).") from error
+        raise StateError(f"{where}: {path} cannot be read ({error}).") from error
     try:
         header = json.loads(raw)
         own = header.pop("__metadata__")
@@ -102,44 +110,46 @@ def map_arrays(path: str | Path, *, verify: bool = True) -> tuple[dict[str, Any]
         whole = own["about_checksum"] == str(zlib.crc32(own["about"].encode()))
         notes, sums = about["notes"], about["checksums"]
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as error:
-        raise _refused(path, "has a header that cannot be read") from error
+        raise _refused(where, path, "has a header that cannot be read") from error
     if not ours or not whole or not isinstance(notes, dict) or not isinstance(sums, dict):
-        raise _refused(path, "is no store, or its header does not have its checksum")
+        raise _refused(where, path, "is no store, or its header does not have its checksum")
     arrays: dict[str, Any] = {}
     start = 0
     for name, entry in header.items():
-        kind, shape, start = _described(path, name, entry, start, size - 8 - length)
+        kind, shape, start = _described(where, path, name, entry, start, size - 8 - length)
         begin = 8 + length + start - math.prod(shape) * kind.itemsize
         if math.prod(shape):
             arrays[name] = np.memmap(file, kind, "r", begin, shape)
         else:
             arrays[name] = np.zeros(shape, kind)
     if start != size - 8 - length:
-        raise _refused(path, f"has {size - 8 - length} bytes of arrays, and describes {start}")
+        raise _refused(
+            where, path, f"has {size - 8 - length} bytes of arrays, and describes {start}"
+        )
     if sums.keys() != arrays.keys():
-        raise _refused(path, "has checksums of other arrays")
+        raise _refused(where, path, "has checksums of other arrays")
     if verify and any(_checksum(array) != sums[name] for name, array in arrays.items()):
-        raise _refused(path, "does not have the contents that its checksums promise")
+        raise _refused(where, path, "does not have the contents that its checksums promise")
     return arrays, notes
 
 
 def _described(
-    path: str | Path, name: Any, entry: Any, start: int, size: int
+    where: str, path: str | Path, name: Any, entry: Any, start: int, size: int
 ) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Check what a header says of an array; return its dtype, its shape and its end."""
     try:
         kind, shape, (first, last) = entry["dtype"], entry["shape"], entry["data_offsets"]
     except (KeyError, TypeError, ValueError) as error:
-        raise _refused(path, f"describes {str(name)[:40]!r} in another way") from error
+        raise _refused(where, path, f"describes {str(name)[:40]!r} in another way") from error
     whole = isinstance(shape, list) and len(shape) <= _MOST_AXES
     if not whole or not all(type(n) is int and 0 <= n <= size for n in shape):
-        raise _refused(path, f"gives {str(name)[:40]!r} an impossible shape")
+        raise _refused(where, path, f"gives {str(name)[:40]!r} an impossible shape")
     if not isinstance(kind, str) or kind not in _KINDS:
-        raise _refused(path, f"gives {str(name)[:40]!r} the dtype {str(kind)[:20]!r}")
+        raise _refused(where, path, f"gives {str(name)[:40]!r} the dtype {str(kind)[:20]!r}")
     dtype = np.dtype(_KINDS[kind])
     count = math.prod(shape) * dtype.itemsize
     if (first, last) != (start, start + count) or last > size:
-        raise _refused(path, f"puts {str(name)[:40]!r} where it cannot be")
+        raise _refused(where, path, f"puts {str(name)[:40]!r} where it cannot be")
     return dtype, tuple(shape), start + count
 
 
@@ -161,5 +171,6 @@ def _checksum(array: Any) -> int:
     return total
 
 
-def _refused(path: str | Path, what: str) -> StateError:
-    return StateError(f"Store.open: {path} {what}. It is damaged, or Store.save did not write it.")
+def _refused(where: str, path: str | Path, what: str) -> StateError:
+    writer = f"{where.partition('.')[0]}.save"
+    return StateError(f"{where}: {path} {what}. It is damaged, or {writer} did not write it.")
