@@ -386,6 +386,20 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none", default=False)
+def fuzz(session: nox.Session) -> None:
+    """Damage 20,000 checkpoints, tokenizers and states: only errors of ours come out."""
+    python = shared(session, "frameworks") / "python"
+    session.run(str(python), "tests/fuzz.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
+def chaos(session: nox.Session) -> None:
+    """Kill what saves, sweeps, embeds and tags at 200 points: nothing is lost or left."""
+    python = shared(session, "frameworks") / "python"
+    session.run(str(python), "tests/chaos.py", *session.posargs, external=True)
+
+
+@nox.session(venv_backend="none", default=False)
 def bench(session: nox.Session) -> None:
     """Measure ratios: `attendre bench`, and position schemes against each other."""
     programs = shared(session, "frameworks")

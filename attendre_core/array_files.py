@@ -11,24 +11,24 @@ import json
 import math
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from attendre_core.errors import StateError
 from attendre_core.files import replacing
 
-__all__ = ["map_arrays", "write_arrays"]
+__all__ = ["map_arrays", "write_arrays", "write_safetensors"]
 
 _FORMAT = "attendre-store-1"
 #: Names of safetensors for what a store may hold, in the byte order of files.
 _KINDS = {
-    "F16": "<f2", "F32": "<f4", "F64": "<f8", "I32": "<i4", "I64": "<i8", "U8": "|u1",
-    "BOOL": "|b1",
+    "F16": "<f2", "F32": "<f4", "F64": "<f8", "I8": "|i1", "I16": "<i2", "I32": "<i4",
+    "I64": "<i8", "U8": "|u1", "U16": "<u2", "U32": "<u4", "U64": "<u8", "BOOL": "|b1",
 }  # fmt: skip
 _NAMES = {np.dtype(kind): name for name, kind in _KINDS.items()}
-#: A header of a few arrays is far shorter.
-_LONGEST_HEADER = 2**16
+#: A header of some hundred rows of arrays is far shorter.
+_LONGEST_HEADER = 2**24
 _MOST_AXES = 8
 #: Bytes that are read at a time for a checksum.
 _BLOCK = 2**24
@@ -48,6 +48,22 @@ def write_arrays(
     notes
         What JSON can hold.
     """
+    sums = {name: _checksum(array) for name, array in arrays.items()}
+    text = json.dumps({"notes": notes, "checksums": sums}, sort_keys=True)
+    own = {"format": _FORMAT, "about": text, "about_checksum": str(zlib.crc32(text.encode()))}
+    try:
+        with replacing(path) as file:
+            write_safetensors(where, file, arrays, own)
+    except OSError as error:
+        raise StateError(
+            f"{where}: {path} cannot be written ({error}). What was there before is unchanged."
+        ) from error
+
+
+def write_safetensors(
+    where: str, file: BinaryIO, arrays: dict[str, Any], metadata: dict[str, str]
+) -> None:
+    """Write arrays in the format of safetensors; equal arrays and metadata give equal bytes."""
     total = 0
     header: dict[str, Any] = {}
     for name, array in arrays.items():
@@ -63,21 +79,12 @@ def write_arrays(
             "data_offsets": [total, stop],
         }
         total = stop
-    sums = {name: _checksum(array) for name, array in arrays.items()}
-    text = json.dumps({"notes": notes, "checksums": sums}, sort_keys=True)
-    own = {"format": _FORMAT, "about": text, "about_checksum": str(zlib.crc32(text.encode()))}
-    lead = json.dumps({"__metadata__": own, **header}).encode()
+    lead = json.dumps({"__metadata__": metadata, **header}).encode()
     lead += b" " * (-len(lead) % 8)
-    try:
-        with replacing(path) as file:
-            file.write(len(lead).to_bytes(8, "little") + lead)
-            for array in arrays.values():
-                for block in _blocks(array):
-                    file.write(block)
-    except OSError as error:
-        raise StateError(
-            f"{where}: {path} cannot be written ({error}). What was there before is unchanged."
-        ) from error
+    file.write(len(lead).to_bytes(8, "little") + lead)
+    for array in arrays.values():
+        for block in _blocks(array):
+            file.write(block)
 
 
 def map_arrays(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -37,7 +38,9 @@ def replacing(path: str | Path) -> Iterator[BinaryIO]:
     """
     target = Path(os.path.realpath(path))
     before = target.stat() if target.exists() else None
-    if before is not None and not stat.S_ISREG(before.st_mode) and not target.is_dir():
+    if target.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+    if before is not None and not stat.S_ISREG(before.st_mode):
         with target.open("wb") as file:
             yield file
         return

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from attendre_core.array_files import write_safetensors
 from attendre_core.backend import Backend, backend_of, beside
 from attendre_core.checks import FIRST_POSITION, LAST_POSITION
 from attendre_core.errors import ConfigError, StateError
@@ -211,14 +212,15 @@ def write_arrays(
     path: str | Path, tree: Any, to_numpy: Callable[[Any], Any], notes: dict[str, Any]
 ) -> None:
     """Write nested arrays and some notes; the file is complete, or it is what it was before."""
-    save = _safetensors().numpy.save_file
     arrays = {name: _portable(to_numpy(leaf)) for name, leaf in named_leaves(tree)}
     text = json.dumps(notes)
     metadata = {"format": _FORMAT, "checksum": str(_checksum(arrays, text)), "notes": text}
     try:
         with replacing(path) as file:
-            save(arrays, file.name, metadata=metadata)
-    except Exception as error:
+            # Wide numbers first, so that each begins at a multiple of its width.
+            wide = sorted(arrays, key=lambda name: -arrays[name].dtype.itemsize)
+            write_safetensors("Stream.save", file, {n: arrays[n] for n in wide}, metadata)
+    except OSError as error:
         raise StateError(
             f"Stream.save: {path} cannot be written ({error}). What was there before is unchanged."
         ) from error
@@ -269,9 +271,9 @@ def read_arrays(path: str | Path) -> SavedArrays:
 def _safetensors() -> Any:
     try:
         import safetensors
-        import safetensors.numpy
     except ModuleNotFoundError as error:
         raise ConfigError(
-            "saving a stream needs safetensors. Install it with: pip install 'attendre-core[zoo]'."
+            "reading a saved stream needs safetensors. Install it with: "
+            "pip install 'attendre-core[zoo]'."
         ) from error
     return safetensors

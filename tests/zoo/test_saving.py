@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -279,12 +278,12 @@ def test_a_failed_save_leaves_the_old_file(saved, tmp_path, monkeypatch):
     stream = model.stream()
     stream.feed(FIRST[0])
 
-    def fail(arrays, target, metadata):
-        Path(target).write_bytes(before[:50])
+    def fail(where, target, arrays, metadata):
+        target.write(before[:50])
         raise OSError("no space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(numpy_files, "save_file", fail)
+        patched.setattr(saving, "write_safetensors", fail)
         with pytest.raises(at.StateError, match="no space left.*unchanged"):
             stream.save(file)
     assert file.read_bytes() == before
@@ -293,3 +292,93 @@ def test_a_failed_save_leaves_the_old_file(saved, tmp_path, monkeypatch):
         stream.save(tmp_path / "nowhere" / "state")
     stream.save(file)
     assert model.restore(file).lengths == (45,)
+
+
+# ---------------------------------------------------------------- what a checksum cannot tell
+
+
+def rewritten(file, change):
+    """Change arrays and notes of a file, and give it a checksum that fits."""
+    header, arrays = contents(file)
+    notes = json.loads(header["notes"])
+    arrays = {name: np.array(array) for name, array in arrays.items()}
+    arrays = change(arrays, notes) or arrays
+    header["notes"] = json.dumps(notes)
+    header["checksum"] = str(saving._checksum(arrays, header["notes"]))
+    numpy_files.save_file(arrays, file, metadata=header)
+
+
+def set_to(name, place, value):
+    def change(arrays, notes):
+        arrays[name][place] = value
+
+    return change
+
+
+LIES = {
+    "a key is no number": set_to("states.0.kv.key", (0, 0, 0, 0), np.nan),
+    "a score is infinite": set_to("states.1.kv.score", (0, 0), np.inf),
+    "the last state is no number": set_to("last", (0, 0), -np.inf),
+    "a position before all": set_to("states.0.kv.position", (0, 0), -(2**31)),
+    "a position behind all": set_to("states.0.kv.position", (0, 0), 2**31 - 1),
+    "a clock that wrapped": set_to("states.0.kv.clock", 0, -5),
+    "a clock that is slow": set_to("states.0.kv.clock", 0, 1),
+    "an arrival of the future": set_to("states.1.kv.arrival", (0, 0), 2**30),
+    "an arrival twice": lambda arrays, notes: arrays["states.0.kv.arrival"][0].__setitem__(
+        slice(0, 2), 3
+    ),
+    "the queue's clock": set_to("states.0.queue.clock", 1, -1),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_states_that_cannot_be_are_refused(saved, lie):
+    model, file = saved
+    rewritten(file, lambda arrays, notes: None)
+    assert model.restore(file).lengths == (45, 21)
+    rewritten(file, LIES[lie])
+    with pytest.raises(at.StateError, match="holds"):
+        model.restore(file)
+
+
+def test_many_rows_are_not_believed(saved, little_memory):
+    """Some bytes a row ask for all of a row's memory: checked before it is made."""
+    model, file = saved
+    rows = 2**17
+
+    def change(arrays, notes):
+        return {"last": np.zeros((rows, 32), np.float32),
+                "states.0.kv.key": np.zeros((rows, 2, 0, 8), np.float32)} | {
+            name: array for name, array in arrays.items() if name not in ("last", "states.0.kv.key")
+        }  # fmt: skip
+
+    rewritten(file, change)
+    with pytest.raises(at.StateError, match="holds states.0.kv.key with shape"):
+        model.restore(file)
+
+
+def test_no_byte_of_a_header_can_be_changed(saved):
+    _, file = saved
+    whole = file.read_bytes()
+    length = int.from_bytes(whole[:8], "little")
+    rng = np.random.default_rng(2)
+    for place in rng.choice(8 + len(whole[8 : 8 + length].rstrip()), size=400, replace=False):
+        broken = bytearray(whole)
+        broken[place] = (broken[place] + int(rng.integers(1, 256))) % 256
+        file.write_bytes(broken)
+        with pytest.raises(at.StateError):
+            saving.read_arrays(file)
+
+
+def test_a_later_format_says_so(saved):
+    model, file = saved
+    header, arrays = contents(file)
+    numpy_files.save_file(arrays, file, metadata={**header, "format": "attendre-stream-7"})
+    with pytest.raises(at.StateError, match="A later version saved it"):
+        model.restore(file)
+
+
+def test_equal_states_give_equal_bytes(saved, tmp_path):
+    model, file = saved
+    model.restore(file).save(tmp_path / "again")
+    assert (tmp_path / "again").read_bytes() == file.read_bytes()
