@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attendre_core.cli import bench, chat, demo, embed, info, run, tag, trace
+from attendre_core.cli import bench, chat, completion, demo, embed, info, run, tag, trace
 from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
 from attendre_core.cli.terminal import harmless_streams
@@ -34,6 +34,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
+    completion.add_to(commands, parser)
     return parser
 
 
