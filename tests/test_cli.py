@@ -211,7 +211,7 @@ class TestInfo:
         self, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("COLUMNS", str(columns))
-        long = "LRA-sum+softmax+hold+initial=quantile:0.25:512"
+        long = "LRA-sum+softmax+hold+quantile=0.25+visible+sinks=4+recent=16:512"
         for words in ((), ("--backend", "all"), ("--memory", "H2O:1024"), ("--memory", long)):
             text = run("info", *words, capsys=capsys)
             assert max(map(len, text.splitlines())) <= columns

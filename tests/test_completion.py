@@ -55,7 +55,7 @@ def test_commands(completed):
 def test_options_are_those_of_the_command(completed, command):
     options = {option for action in parsers()[command]._actions for option in action.option_strings}
     assert set(completed(command, "-")) == options
-    assert set(completed(command, "--anything", "value", "--he")) == {"--help"}
+    assert set(completed(command, "--anything", "value", "--hel")) == {"--help"}
 
 
 def test_values(completed):
