@@ -6,14 +6,13 @@ import threading
 from collections.abc import Callable
 from functools import wraps
 from types import TracebackType
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, TypeVar, cast
 
 from attendre_core.errors import StateError
 
 __all__ = ["Alone", "alone"]
 
-_Given = ParamSpec("_Given")
-_Answer = TypeVar("_Answer")
+_Method = TypeVar("_Method", bound=Callable[..., Any])
 
 
 class Alone:
@@ -55,14 +54,12 @@ class Alone:
         return Alone, (self._what,)
 
 
-def alone(
-    method: Callable[Concatenate[Any, _Given], _Answer],
-) -> Callable[Concatenate[Any, _Given], _Answer]:
+def alone(method: _Method) -> _Method:
     """Run a method inside of the `Alone` that its object has as ``_alone``."""
 
     @wraps(method)
-    def guarded(self: Any, /, *args: _Given.args, **kwargs: _Given.kwargs) -> _Answer:
+    def guarded(self: Any, *args: Any, **options: Any) -> Any:
         with self._alone:
-            return method(self, *args, **kwargs)
+            return method(self, *args, **options)
 
-    return guarded
+    return cast(_Method, guarded)
