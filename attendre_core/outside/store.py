@@ -299,8 +299,14 @@ class HostStore:
             f"{row}.{name}": x for row in rows for name, x in self.held(row).items()
         }
         capacity = np.asarray(self.capacity, dtype=np.int64)
-        with replacing(path) as file:
-            np.savez(file, clock=self._clock, capacity=capacity, **held)
+        try:
+            with replacing(path) as file:
+                np.savez(file, clock=self._clock, capacity=capacity, **held)
+        except OSError as error:
+            raise StateError(
+                f"HostStore.save: {path} cannot be written ({error}). What was there before is "
+                "unchanged."
+            ) from error
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> HostStore:
