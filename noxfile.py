@@ -373,6 +373,26 @@ def versions(session: nox.Session, version: str) -> None:
     session.run("pytest", "--quick", *files, *WORKERS, *session.posargs, env=environment)
 
 
+@nox.session(default=False)
+def lock(session: nox.Session) -> None:
+    """Install everything that development needs, and write its versions down."""
+    session.install(*INSTALL, TORCH)
+    names = ("compiled", "docs", "eval", "flax", "jax", "knn", "onnx", "parity", "triton", "zoo")
+    wanted = [line for name in names for line in EXTRAS[name]]
+    session.install(*INSTALL, *wanted, *CONFORMANCE, "-e", ".[dev]")
+    session.run("python", "tests/write_lock.py")
+
+
+@nox.session(default=False)
+def audit(session: nox.Session) -> None:
+    """Compare the versions of requirements-dev.lock with published advisories; needs a network."""
+    session.install(*INSTALL, "pip-audit>=2.9")
+    session.run(
+        *("pip-audit", "--requirement", "requirements-dev.lock", "--no-deps", "--disable-pip"),
+        *("--strict", *session.posargs),
+    )
+
+
 @nox.session(venv_backend="none", default=False)
 def soak(session: nox.Session) -> None:
     """Stream 10,000,000 tokens through small memories on NumPy and torch: nothing may grow.

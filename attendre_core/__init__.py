@@ -10,7 +10,7 @@ The public names are listed in ``__init__.pyi``. Result records are in `attendre
 from attendre_core import ops as _ops  # registers the ops that kernels may be written for
 from attendre_core.lazy import attach
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = attach(globals())
 del attach, _ops

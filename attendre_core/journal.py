@@ -19,6 +19,7 @@ from attendre_core.files import sync_folder
 __all__ = ["Journal", "Words"]
 
 _FORMAT = 1
+_LONGEST_FIRST = 2**24
 #: Windows would otherwise translate line ends.
 _BINARY = getattr(os, "O_BINARY", 0)
 
@@ -151,12 +152,22 @@ class Journal:
         first = {self.words.mark: _FORMAT, **self.identity}
         whole = _whole_lines(self.path)
         with self.path.open("rb") as file:
-            found = file.readline()
+            found = file.readline(_LONGEST_FIRST)
+            file.seek(whole)
+            rest = file.read(2)
         if whole:
+            if not found.endswith(b"\n"):
+                raise self._foreign("its first line is too long")
             stored = self._parsed(found)
             if stored.pop(self.words.mark, None) != _FORMAT:
                 raise self._foreign("its first line is another")
-            self._compare(stored)
+            try:
+                self._compare(stored)
+            except RecursionError as error:
+                raise self._foreign("its first line is nested too deep") from error
+            # A system that went down may leave zeros in the place of what was not yet written.
+            if not b'{"'.startswith(rest) and rest.strip(b"\0"):
+                raise self._foreign("its last line has no end, and is no line of ours")
         elif not f"{json.dumps(first)}\n".encode().startswith(found):
             # A process that was killed at once leaves the beginning of the first line.
             raise self._foreign("its first line has no end")

@@ -16,7 +16,7 @@ import attendre_core as at
 from attendre_core.cli import build_parser, main
 from attendre_core.presets import CONTROL_PRESETS, OPTIONS, PRESETS
 
-COMMANDS = ("demo", "run", "chat", "eval", "trace", "bench", "info")
+COMMANDS = ("demo", "run", "chat", "tag", "embed", "eval", "trace", "bench", "info")
 
 
 def run(*arguments: str, capsys: pytest.CaptureFixture[str]) -> str:
@@ -205,6 +205,16 @@ class TestInfo:
         for option in OPTIONS:
             assert answer["options"][option.usage] == option.words
             assert f"  +{option.usage} " in text
+
+    @pytest.mark.parametrize("columns", [60, 80, 200])
+    def test_it_fits_the_terminal(
+        self, columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        long = "LRA-sum+softmax+hold+quantile=0.25+visible+sinks=4+recent=16:512"
+        for words in ((), ("--backend", "all"), ("--memory", "H2O:1024"), ("--memory", long)):
+            text = run("info", *words, capsys=capsys)
+            assert max(map(len, text.splitlines())) <= columns
 
     def test_the_estimate_is_what_the_memory_says(self, capsys: pytest.CaptureFixture[str]) -> None:
         sizes = ("--memory", "MT:1024", "--kv-heads", "8", "--head-dim", "64", "--layers", "12")

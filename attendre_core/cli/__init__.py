@@ -9,7 +9,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from attendre_core.cli import bench, chat, demo, embed, info, run, tag, trace
+from attendre_core.cli import bench, chat, completion, demo, embed, info, run, tag, trace
 from attendre_core.cli import eval as evaluation
 from attendre_core.cli.arguments import Parser
 from attendre_core.cli.terminal import harmless_streams
@@ -34,6 +34,7 @@ def build_parser() -> Parser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in _COMMANDS:
         command.add_to(commands)
+    completion.add_to(commands, parser)
     return parser
 
 
@@ -48,9 +49,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        0 on success, 2 after an error of the library (wrong settings, a checkpoint or a state
-        that cannot be read), 130 after Ctrl-C, 141 if the reader of stdout closed it. Arguments
-        that cannot be parsed raise SystemExit(2).
+        0 on success, 2 after an error (wrong settings, a checkpoint or a state that cannot be
+        read, a file that cannot be written), 130 after Ctrl-C, 141 if the reader of stdout closed
+        it. Arguments that cannot be parsed raise SystemExit(2).
     """
     with harmless_streams():
         return _main(argv)
@@ -74,8 +75,21 @@ def _main(argv: Sequence[str] | None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader (head, less) has closed the pipe. Python flushes stdout again on shutdown;
-        # send that to /dev/null, so that it does not print a traceback.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # The reader (head, less) has closed the pipe.
+        _drop_output()
         return _BROKEN_PIPE
+    except OSError as error:
+        # A file that went away, a full disk, a name too long: whatever no command has expected.
+        file = "" if error.filename is None else f"{error.filename}: "
+        print(f"attendre: error: {file}{error.strerror or error}", file=sys.stderr)
+        _drop_output()
+        return 2
     return 0
+
+
+def _drop_output() -> None:
+    """Let what is left for stdout go to /dev/null: Python writes it on shutdown, and would fail."""
+    try:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # stdout is no file
+        return

@@ -20,6 +20,7 @@ from attendre_core.cli.arguments import (
 from attendre_core.cli.demo_tables import CHUNK, TOP_K, TaskResult, as_json, draw, print_result
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 from attendre_core.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -148,7 +149,7 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
 
     full = arguments.full
     backend(arguments.backend)
-    _check_place("picture", Path(arguments.picture).expanduser())
+    _check_place("picture", user_path(arguments.picture))
     if full:
         more = [f"{name}+c={c}" for name in _SCORED for c in _FULL_C]
         names: Sequence[str] = (*PRESETS, *more, *CONTROLS)
@@ -227,7 +228,7 @@ def measure(plan: Plan, backend: str, out: str | None) -> list[TaskResult]:
 
 
 def _folder(path: str) -> Path:
-    folder = Path(path).expanduser()
+    folder = user_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -22,6 +22,7 @@ from attendre_core.cli.eval_cells import MODES, POLICIES, Wanted, cells_for, is_
 from attendre_core.cli.eval_tasks import TASKS, add_task, task_of
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 from attendre_core.presets import parse
 from attendre_core.progress import progress_bar
 
@@ -241,7 +242,7 @@ def _model(arguments: argparse.Namespace) -> Model:
 
 
 def _folder(path: str) -> Path:
-    folder = Path(path).expanduser()
+    folder = user_path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -214,8 +214,9 @@ def print_text(answer: dict[str, Any]) -> None:
         status = terminal.paint(f"{entry['status']:<9}", colour)
         _print_row(f"{entry['name']:<17} {status}", _details(entry), indent=29)
     print(terminal.paint("\nNames (and any LFA-<decay>), shown with 64 entries", "bold"))
+    longest = max(map(len, answer["presets"]))
     for name, settings in answer["presets"].items():
-        _print_row(f"{name:<17}", settings)
+        _print_row(f"{name:<{longest}}", settings, indent=longest + 2)
     print(terminal.paint("\nOptions", "bold"))
     for usage, words in answer["options"].items():
         _print_row(f"+{usage:<16}", words)

@@ -20,6 +20,7 @@ from attendre_core.cli.arguments import (
 from attendre_core.cli.trace_reading import TINY, own_reading, tiny_reading
 from attendre_core.errors import ConfigError
 from attendre_core.files import write_text
+from attendre_core.paths import user_path
 from attendre_core.presets import ParsedName, parse, recommended
 from attendre_core.progress import progress_bar
 
@@ -236,7 +237,7 @@ def _bytes(model: Model, memory: MemoryConfig) -> int:
 
 def _folder(name: str) -> Path:
     """Create the folder, before anything is computed."""
-    folder = Path(name).expanduser()
+    folder = user_path(name)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from attendre_core.zoo.alone import Alone, alone
 from attendre_core.zoo.generate import Written
 
 __all__ = ["Answer"]
@@ -38,6 +39,7 @@ class Answer:
         on_error: Callable[[], None],
     ) -> None:
         self._written, self._on_end, self._on_error = written, on_end, on_error
+        self._alone = Alone("Answer")
         self.so_far = ""
         self.tokens: list[int] = []
         self._begun = self._ended = False
@@ -45,6 +47,7 @@ class Answer:
     def __iter__(self) -> Iterator[str]:
         return self
 
+    @alone
     def __next__(self) -> str:
         while not self._ended:
             self._begun = True
@@ -77,11 +80,13 @@ class Answer:
             pass
         return self.so_far
 
+    @alone
     def stop(self) -> None:
         """End the answer here; what was generated is the assistant's message."""
         if not self._ended:
             self._close()
 
+    @alone
     def end(self) -> None:
         """End the answer where it was left; one that was never looked at is generated first."""
         if not self._begun:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from attendre_core.errors import CheckpointError, ConfigError, DTypeError
 from attendre_core.progress import progress_bar
+from attendre_core.zoo.alone import Alone, alone
 from attendre_core.zoo.answer import Answer
 from attendre_core.zoo.chat_template import ChatTemplate
 from attendre_core.zoo.generate import written
@@ -70,6 +71,7 @@ class Chat:
         pin_system: bool = False,
         template: str | None = None,
     ) -> None:
+        self._alone = Alone("Chat")
         self._template = chat_template_for(model, template)
         self._now = datetime.now()
         self._messages: list[Message] = []
@@ -91,6 +93,7 @@ class Chat:
         self._settle()
         return [dict(message) for message in self._messages]
 
+    @alone
     def read(self, text: str, *, progress: bool | None = False) -> None:
         """Read a document now; it becomes the beginning of the next message of the user.
 
@@ -112,6 +115,7 @@ class Chat:
         self._documents = documents
         self._read(*nexts, progress=progress)
 
+    @alone
     def send(self, text: str, max_new_tokens: int = 256, **options: Any) -> Answer:
         """Send a message and return the answer, which is generated while it is iterated over.
 
@@ -144,14 +148,17 @@ class Chat:
         self._answer = Answer(tokens, lambda answer: self._add(asked, answer), self._forget)
         return self._answer
 
+    @alone
     def fork(self) -> Chat:
         """Return a chat that goes on from here by itself: several questions about one text."""
         self._settle()
         twin = copy.copy(self)
+        twin._alone = Alone("Chat")
         twin.stream, twin._transcript = self.stream.copy(), self._transcript.copy()
         twin._messages, twin._documents = list(self._messages), list(self._documents)
         return twin
 
+    @alone
     def save(self, path: str | Path) -> None:
         """Save everything that is needed to continue; see `Model.restore_chat`."""
         from attendre_core.zoo.chat_files import save_chat

@@ -12,6 +12,7 @@ from attendre_core.backend import Array
 from attendre_core.checks import within_range
 from attendre_core.errors import ConfigError
 from attendre_core.policies import Attention, Policy, Stored
+from attendre_core.zoo.alone import alone
 from attendre_core.zoo.full_attention import compiled_length
 from attendre_core.zoo.labels import Label, Labels
 from attendre_core.zoo.reader import Hidden, Reader, States
@@ -50,6 +51,7 @@ class ProbedStream:
     def _full_chunks(self) -> Iterator[Hidden]:
         raise NotImplementedError
 
+    @alone
     def probe(self, *tokens: Any, policy: Policy | None = None) -> Hidden:
         """Let tokens attend to what was read, and the policies score it; insert nothing.
 
@@ -87,6 +89,7 @@ class ProbedStream:
         self._states, hidden = self._probed(self._asked, self._states, policy, donate=True)
         return hidden
 
+    @alone
     def attention_by(
         self, kind: str, *tokens: Any
     ) -> dict[Label, float] | list[dict[Label, float]]:

@@ -18,6 +18,7 @@ from attendre_core.memory.encoder_output import EncoderOutputMemory
 from attendre_core.memory.report import MemoryReport
 from attendre_core.memory.state import Entries
 from attendre_core.tree import tree_map
+from attendre_core.zoo.alone import Alone, alone
 from attendre_core.zoo.blocks import compiled
 from attendre_core.zoo.full_attention import GrowingReader
 from attendre_core.zoo.generate import generate
@@ -72,6 +73,7 @@ class Stream(ProbedStream):
 
     def __init__(self, model: Model, batch: int = 1, *, observer: Observer | None = None) -> None:
         self.model, self.batch = model, batch
+        self._alone = Alone("Stream")
         self._reader = _reader_of(model, observer)
         self._states = self._reader.start(batch)
         #: Tokens that wait for a full chunk, with their types (`typed_rows`).
@@ -100,6 +102,7 @@ class Stream(ProbedStream):
         """Number of tokens that each row was fed."""
         return tuple(int(n) + len(p) for n, p in zip(self._read, self._pending, strict=True))
 
+    @alone
     def feed(self, tokens: Any, *, types: Any = None, **labels: Any) -> None:
         """Read more input.
 
@@ -145,6 +148,7 @@ class Stream(ProbedStream):
         self._accept(tokens, types)
         return self._full_chunks()
 
+    @alone
     def _accept(self, tokens: Any, types: Any) -> None:
         """Check tokens and let them wait to be read."""
         kind = self._kind.copy()
@@ -169,10 +173,16 @@ class Stream(ProbedStream):
     def _full_chunks(self) -> Iterator[Hidden]:
         """Read chunk by chunk, in the same memory for an input of any length."""
         chunk = self._reader.memory.chunk
-        while any(len(pending) >= chunk for pending in self._pending):
-            # A row with less than a chunk waits: what it reads must not depend on the others.
-            yield self._advance([p[:chunk] if len(p) >= chunk else [] for p in self._pending])
+        while True:
+            with self._alone:
+                if all(len(pending) < chunk for pending in self._pending):
+                    return
+                # A row with less than a chunk waits: what it reads must not depend on the others.
+                rows = [p[:chunk] if len(p) >= chunk else [] for p in self._pending]
+                hidden = self._advance(rows)
+            yield hidden
 
+    @alone
     def finish(self) -> list[Hidden]:
         """Read what waits for a full chunk, and let waiting queries out; more may be fed then.
 
@@ -187,6 +197,7 @@ class Stream(ProbedStream):
             self._keep(hidden)
         return outputs + rest
 
+    @alone
     def generate(self, max_new_tokens: int = 32, **options: Any) -> Any:
         """Continue every row; options as in `Model.generate`. More may be fed afterwards.
 
@@ -201,6 +212,7 @@ class Stream(ProbedStream):
         rows = generate(self.model, self.writer, max_new_tokens, **options)
         return self._kind.answer(self.model, rows, options.get("stop", ()))
 
+    @alone
     def copy(self) -> Stream:
         """Return a stream that has read the same; neither disturbs the other from here on.
 
@@ -222,6 +234,7 @@ class Stream(ProbedStream):
         twin._states, twin._encoded, twin._last = tree_map(
             lambda leaf: xp.asarray(leaf, copy=True), (self._states, self._encoded, self._last)
         )
+        twin._alone = Alone("Stream")
         twin._reader = _reader_of(self.model, None)
         if isinstance(twin._reader, GrowingReader):
             twin._reader.stack(self._states[0].kv.key.shape[2])
@@ -233,6 +246,7 @@ class Stream(ProbedStream):
         twin._labels = self._labels.copy()
         return twin
 
+    @alone
     def first(self) -> Array:
         """Return the hidden state of the first token of each row after all that was fed.
 
@@ -282,6 +296,7 @@ class Stream(ProbedStream):
             self._states, tokens, np.zeros_like(tokens), int(self._read.max()), types
         ).x[:, 0, :]  # fmt: skip
 
+    @alone
     def next_logits(self) -> Array:
         """Return the logits of the token after the last, (batch, vocabulary)."""
         model = self.model
@@ -290,6 +305,7 @@ class Stream(ProbedStream):
         self._finish_for("Stream.next_logits")
         return model.architecture.logits(model.params, self._last[:, None, :])[:, 0, :]
 
+    @alone
     def writer(self, room: int) -> tuple[Writer, Any]:
         """Return a writer that continues from here, and the logits of the first new token."""
         if self._outputs is not None:
@@ -299,6 +315,7 @@ class Stream(ProbedStream):
             self.model, self._reader, self._states, self._read.copy(), self._last, room
         )
 
+    @alone
     def encoded(self) -> tuple[Array, Array]:
         """Return what a decoder attends to: outputs (batch, n, dim), and which are valid."""
         if self._outputs is None:
@@ -311,6 +328,7 @@ class Stream(ProbedStream):
         first = max(held.valid.shape[1] - -(-count // _PLACES) * _PLACES, 0)
         return held.data[:, first:, ...], held.valid[:, first:]
 
+    @alone
     def keep_encoder_outputs(self, share: float, *, layer: int = -1, after: int = 1) -> None:
         """Let what is generated from here on attend across to a share of the encoder's outputs.
 
@@ -335,6 +353,7 @@ class Stream(ProbedStream):
         keeps = KeepOutputs(share, layer, after)
         self._keeps = None if share == 1 else keeps
 
+    @alone
     def reports(self) -> list[MemoryReport]:
         """Return a report on the memory of each layer."""
         layers = self._reader.stack(int(self._read.max())).layers
@@ -348,6 +367,7 @@ class Stream(ProbedStream):
         """Of each layer, what it keeps outside of the device: a `HostStore`, or None."""
         return self._reader.stores or ()
 
+    @alone
     def entries(self) -> list[Entries]:
         """Return what the memory of each layer holds: keys, values, positions and scores."""
         layers = self._reader.stack(int(self._read.max())).layers
@@ -358,6 +378,7 @@ class Stream(ProbedStream):
 
     # ---------------------------------------------------------------- saving
 
+    @alone
     def save(self, path: str | Path, notes: dict[str, Any] | None = None) -> None:
         """Save everything that is needed to continue in a safetensors file.
 

@@ -19,6 +19,7 @@ from attendre_core.journal import Journal, Words
 __all__ = ["Measured", "ResultStore", "read_results"]
 
 _FORMAT = 1
+_FIELDS = {"policy": str, "kv": int, "q": int}
 _WORDS = Words(
     mark="attendre-eval",
     where="results",
@@ -131,9 +132,9 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
         cells: dict[Cell, dict[str, Score]] = {}
         for line in lines[1:]:
             values = json.loads(line)
-            cell = Cell(str(values.pop("policy")), int(values.pop("kv")), int(values.pop("q")))
-            item = str(values.pop("item"))
-            score = {name: float(value) for name, value in values.items()}
+            cell = Cell(*(_typed(values.pop(name), kind) for name, kind in _FIELDS.items()))
+            item = _typed(values.pop("item"), str)
+            score = {name: float(_typed(value, (int, float))) for name, value in values.items()}
             cells.setdefault(cell, {})[item] = score
     except OSError as error:
         raise StateError(f"results: {path} cannot be read ({error.strerror}).") from error
@@ -146,6 +147,15 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
             "give another folder with --out."
         ) from error
     return identity, [Measured(cell, scores) for cell, scores in cells.items()]
+
+
+def _typed(value: Any, kind: Any) -> Any:
+    """Return a value of a line; refuse one of another type, and texts that cannot be written."""
+    if not isinstance(value, kind) or isinstance(value, bool):
+        raise TypeError(f"{str(value)[:40]!r} is of another type")
+    if isinstance(value, str):
+        value.encode()
+    return value
 
 
 def _rounded(score: Score) -> Score:

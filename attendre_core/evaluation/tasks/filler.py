@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 
 __all__ = ["ANIMALS", "COLOURS", "NOUNS", "filler_sentences", "hidden_among", "sentences_of"]
 
@@ -66,7 +66,7 @@ def filler_sentences(rng: np.random.Generator) -> Iterator[str]:
 
 def sentences_of(path: str, rng: np.random.Generator) -> Iterator[str]:
     """Yield the sentences of a text file from a sampled place on, again and again."""
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise ConfigError(f"filler: there is no file {file}. Give a text with --data, or nothing.")
     text = " ".join(file.read_text(encoding="utf-8", errors="replace").split())

@@ -17,6 +17,7 @@ from attendre_core.evaluation.tasks.question import Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask, asked_last
 from attendre_core.evaluation.tasks.templates import template_of
 from attendre_core.evaluation.tasks.text_files import checksum
+from attendre_core.paths import user_path
 from attendre_core.zoo.model import Model
 
 __all__ = ["MultiKey", "read_records"]
@@ -101,7 +102,7 @@ class MultiKey(QuestionTask):
 
 def read_records(path: str | Path) -> Iterator[tuple[list[tuple[str, str]], str]]:
     """Yield the records of each line of a file, and the key that is asked for."""
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise ConfigError(f"eval multi-key: there is no file {file}. Give it with --data.")
     raw = file.read_bytes()

@@ -15,6 +15,7 @@ from attendre_core.evaluation.tasks.question import Question, question_of
 from attendre_core.evaluation.tasks.question_answering import QuestionTask
 from attendre_core.evaluation.tasks.templates import TEMPLATE, check_template
 from attendre_core.evaluation.tasks.text_files import checksum
+from attendre_core.paths import user_path
 from attendre_core.zoo.model import Model
 
 __all__ = ["OwnQuestion", "OwnQuestions", "read_questions"]
@@ -93,7 +94,7 @@ def read_questions(path: str | Path) -> list[OwnQuestion]:
     list
         In the order of the file; repeated names get a number, as in ``"name#2"``.
     """
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
     try:

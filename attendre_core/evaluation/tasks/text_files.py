@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from pathlib import Path
 
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 from attendre_core.zoo.model import Model
 
 __all__ = ["checksum", "text_tokens"]
@@ -19,7 +19,7 @@ def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> l
     where
         Name of the task, for errors.
     """
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise ConfigError(f"eval {where}: there is no file {file}. Give a text with --data.")
     # Few tokens have more than a dozen characters, so a part of the file is enough.
@@ -36,7 +36,7 @@ def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> l
 
 def checksum(path: str) -> str:
     """Return the SHA-256 of a file; empty if the file does not exist."""
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         return ""
     with file.open("rb") as opened:

@@ -12,6 +12,7 @@ from typing import Any
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tasks.normalisation import contains
 from attendre_core.evaluation.tasks.passages import Example, Passage
+from attendre_core.paths import user_path
 
 __all__ = ["read_triviaqa"]
 
@@ -45,7 +46,7 @@ def read_triviaqa(
     list
         In the order of the file; repeated names get a number, as in ``"name#2"``.
     """
-    file = Path(path).expanduser()
+    file = user_path(path)
     if not file.is_file():
         raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
     examples = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
@@ -120,7 +121,7 @@ def _official(file: Path, evidence: str | Path | None) -> Iterator[Example]:
 
 def _evidence_folder(file: Path, evidence: str | Path | None) -> Path:
     if evidence is not None:
-        folder = Path(evidence).expanduser()
+        folder = user_path(evidence)
         if not folder.is_dir():
             raise ConfigError(f"{_WHERE}: there is no evidence folder {folder}.")
         return folder

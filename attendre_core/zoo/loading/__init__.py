@@ -8,6 +8,7 @@ from typing import Any, Literal
 from attendre_core.backend import Backend
 from attendre_core.backend import backend as look_up
 from attendre_core.errors import CheckpointError, ConfigError
+from attendre_core.paths import user_path
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.architectures import architecture_of
 from attendre_core.zoo.architectures.base import Architecture
@@ -137,7 +138,7 @@ def _architecture(checkpoint: Checkpoint) -> Architecture:
 
 def open_checkpoint(path: str | Path) -> tuple[Checkpoint, Tokenizer | None]:
     """Find out what lies at a path and open it, without reading the weights."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     if not place.exists():
         raise CheckpointError(
             f"{place}: there is no such file or folder. attendre-core loads checkpoints that you "

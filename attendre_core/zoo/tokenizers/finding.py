@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from attendre_core.errors import CheckpointError
+from attendre_core.paths import user_path
 from attendre_core.zoo.tokenizers.base import Tokenizer
 from attendre_core.zoo.tokenizers.byte_pairs import byte_pair_tokenizer
 from attendre_core.zoo.tokenizers.fast import FastTokenizer
@@ -42,7 +43,7 @@ def tokenizer_of(folder: Path) -> Tokenizer | None:
 
 def tokenizer_at(path: str | Path) -> Tokenizer:
     """Return the tokenizer at a path: one of `FILES`, a folder with one, or a GGUF file."""
-    place = Path(path).expanduser()
+    place = user_path(path)
     if place.suffix == ".gguf" and place.is_file():
         from attendre_core.zoo.loading.gguf_file import GGUFCheckpoint
         from attendre_core.zoo.tokenizers.from_gguf import tokenizer_of_gguf

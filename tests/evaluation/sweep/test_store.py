@@ -78,6 +78,7 @@ def test_results_of_something_else_are_refused(tmp_path):
 
 
 FIRST = json.dumps({"attendre-eval": 1, **IDENTITY}) + "\n"
+LINE = b'{"policy": "MT", "kv": 16, "q": 0, "item": "a", "score": 1.5}\n'
 FOREIGN = {
     "an object": b'{"name": "not ours"}\n',
     "no newline": b"notes that took a year",
@@ -85,6 +86,16 @@ FOREIGN = {
     "no text": b"\xff\xfe\n\x00",
     "the first line of other settings, cut short": b'{"attendre-eval": 1, "task": "other"',
     "nested too deep": FIRST.encode() + b"[" * 100_000 + b"\n",
+    "a line of others at the end": FIRST.encode() + LINE + b"some text",
+    "a size that is a flag": FIRST.encode() + LINE.replace(b"16", b"true"),
+    "a size that is no whole number": FIRST.encode() + LINE.replace(b"16", b"1.5"),
+    "a name that is a list": FIRST.encode() + LINE.replace(b'"MT"', b'["MT"]'),
+    "a name that cannot be written": FIRST.encode() + LINE.replace(b"MT", b"\\ud800"),
+    "a score that is a text": FIRST.encode() + LINE.replace(b"1.5", b'"1.5"'),
+    "a score too large": FIRST.encode() + LINE.replace(b"1.5", b"1" + 4000 * b"0"),
+    "too many digits": FIRST.encode() + LINE.replace(b"1.5", b"1" + 5000 * b"0"),
+    "an empty line": FIRST.encode() + b"\n",
+    "a line without end": b"[" + 2**24 * b" " + b"]\n",
     "a size without end": FIRST.encode() + b'{"policy": "MT", "kv": Infinity, "q": 0}\n',
 }
 
@@ -96,6 +107,35 @@ def test_files_of_others_are_refused_and_not_touched(tmp_path, contents):
     with pytest.raises(StateError, match="is not a results file of attendre"):
         ResultStore(file, IDENTITY)
     assert file.read_bytes() == contents
+
+
+@pytest.mark.parametrize("depth", [400, 900, 2_000, 20_000, 100_000])
+def test_first_lines_that_are_nested_deep(tmp_path, depth):
+    file = tmp_path / "results.jsonl"
+    contents = FIRST[:-2] + ', "more": ' + "[" * depth + "]" * depth + "}\n"
+    file.write_text(contents)
+    with pytest.raises(StateError, match="other settings|is not a results file"):
+        ResultStore(file, IDENTITY)
+    assert file.read_text() == contents
+
+
+def test_zeros_that_a_system_left_are_cut_off(tmp_path):
+    file = tmp_path / "results.jsonl"
+    file.write_bytes(FIRST.encode() + LINE + bytes(100))
+    with ResultStore(file, IDENTITY) as store:
+        assert store.done(CELL) == {"a"}
+    assert file.read_bytes() == FIRST.encode() + LINE
+
+
+def test_scores_without_end_are_kept(tmp_path):
+    """A loss may overflow; that is a result."""
+    file = tmp_path / "results.jsonl"
+    with ResultStore(file, IDENTITY) as store:
+        store.append(CELL, [("a", {"loss": float("inf")}), ("b", {"loss": float("nan")})])
+    with ResultStore(file, IDENTITY) as store:
+        (found,) = store.measured
+    assert found.column("loss")["a"] == float("inf")
+    assert found.column("loss")["b"] != found.column("loss")["b"]
 
 
 def test_two_processes_cannot_write_one_file(tmp_path):
