@@ -40,7 +40,7 @@ def small(example: Any) -> Any:
         rows=4,
         steps=2,
         policy_steps=1,
-        gate_steps=1,
+        tier_steps=1,
         slot_steps=1,
         asked=20,
     )
@@ -56,14 +56,13 @@ def test_documents_tell_what_they_ask_for(example: Any) -> None:
 def test_the_example_runs(example: Any, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch")
     found = example.main("torch", small(example))
-    assert {"full attention", "Expire-Span, after", "gated memory, after", "slots, after"} <= set(
-        found
-    )
+    after = {"Expire-Span", "context pruning", "gated memory", "convolution", "slots of MART"}
+    assert {"full attention", *(f"{title}, after" for title in after)} <= set(found)
     assert all(right.shape == (20,) for right in found.values())
     assert "against FIFO" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("kind", ["span", "prune", "slots", "gate"])
+@pytest.mark.parametrize("kind", ["span", "prune", "slots", "gate", "convolution"])
 def test_gradients_are_the_same_on_torch_and_jax(example: Any, kind: str) -> None:
     for needed in ("torch", "jax"):
         pytest.importorskip(needed)
@@ -71,7 +70,10 @@ def test_gradients_are_the_same_on_torch_and_jax(example: Any, kind: str) -> Non
     policy = {"span": at.ExpireSpan(16, 4), "prune": at.DynamicContextPruning()}
     chosen = writer if kind == "slots" else None
     system = example.System(policy.get(kind, at.FIFO()), 8, 8, chosen)
-    if kind == "gate":
+    if kind == "convolution":
+        tier = at.Tier(at.KeyValueMemory(4), compress=at.Convolution(example.RATE))
+        system = replace(system, behind=tier, size=4, chunk=4)
+    elif kind == "gate":
         system = replace(system, behind=at.Tier(at.KeyValueMemory(16), top_k=4), size=4, chunk=4)
     elif kind != "slots":
         system = replace(system, size=16)

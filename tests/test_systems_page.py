@@ -84,7 +84,7 @@ def test_figures_are_those_of_the_record(record: dict[str, float]) -> None:
 
 def test_learned_figures_are_those_of_the_record() -> None:
     lines = (ROOT / "docs/results/learned_memories.jsonl").read_text(encoding="utf-8").splitlines()
-    torch, jax = (json.loads(line)["right"] for line in lines)
+    torch, jax, *_ = (json.loads(line)["right"] for line in lines)
     rows = {row[0].split(" (")[0]: row[3] for row in ROWS}
     shown = {
         "Expire-Span": (
@@ -92,7 +92,7 @@ def test_learned_figures_are_those_of_the_record() -> None:
             ("Expire-Span, before", "Expire-Span, after", "KeyDiff, 16 entries"),
         ),
         "dynamic context pruning": (torch, ("context pruning, before", "context pruning, after")),
-        "MART": (torch, ("slots, before", "slots, after", "the last chunk alone")),
+        "MART": (torch, ("slots of MART, before", "slots of MART, after", "the last chunk alone")),
     }
     for system, (right, names) in shown.items():
         for name in names:
@@ -100,3 +100,13 @@ def test_learned_figures_are_those_of_the_record() -> None:
             assert f"{100 * share:.1f} %" in rows[system], (system, name, share)
     share = jax["context pruning, after"].count("1") / 400
     assert f"{100 * share:.1f} % (JAX)" in rows["dynamic context pruning"]
+
+
+def test_figures_of_negatives_are_those_of_the_record() -> None:
+    lines = (ROOT / "docs/results/focused.jsonl").read_text(encoding="utf-8").splitlines()
+    (row,) = (row for row in ROWS if row[0].startswith("Focused Transformer"))
+    for line in lines:
+        right = json.loads(line)["right"]
+        for seen in (1, 4):
+            answers = right[f"trained with {seen}, 8 in memory"]
+            assert f"{100 * answers.count('1') / len(answers):.1f} %" in row[3]

@@ -48,7 +48,8 @@ def flow_on(
     """
     where, whole = spans(memory, state.key.shape[2]), state.whole
     writes, tiers, merging = [exchange], [], []
-    own, new, gone = whole, exchange.new, _displaced(whole, exchange)
+    own, new = whole, exchange.new
+    gone: Any = _displaced(whole, exchange)
     for number, tier in enumerate(memory.rest, start=1):
         tiers.append(_advanced(own, new, _evictions(own, gone)))
         span, own = where[number], tier_state(state, number, where[number])
@@ -94,7 +95,8 @@ def _displaced(whole: KeyValueState, exchange: Exchange) -> Arrivals:
         enter = xp.concat([enter, exchange.refused.enter], axis=axis)
     valid, since = records[1], exchange.since
     none = xp.zeros_like(valid)
-    return Arrivals(*wide, *records, none, none, valid & enter, aux, since, since, False, False)
+    given: tuple[Any, ...] = (*wide, *records, none, none, valid & enter, aux, since, since)
+    return Arrivals(*given, False, False)
 
 
 def _in_order(gone: Arrivals) -> Arrivals:

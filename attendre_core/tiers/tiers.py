@@ -221,7 +221,7 @@ class Tiers(TiersStates):
                 document=document, beside=beside,
             )  # fmt: skip
             if (limited or self.outside) and number == len(sides) - 1:
-                own = [Limit(a - start, b - start, *how) for a, b, *how in side]
+                own = [x._replace(start=x.start - start, stop=x.stop - start) for x in side]
                 reading = reading._replace(attention=JoinedAttention(reading.attention, own))
             yield reading, start
 

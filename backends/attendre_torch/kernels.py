@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -175,7 +176,7 @@ def take_slots(arrays: Sequence[Tensor], index: Tensor, *, axis: int) -> list[Te
 
 def displaced(
     arrays: Sequence[Tensor], index: Tensor, new: Sequence[Tensor], write: Tensor, *, axis: int
-) -> list[Tensor]:
+) -> Any:
     """Take whole entries by index, if all of them are written."""
     if not readable(write) or not _all(write):
         return NotImplemented

@@ -7,11 +7,13 @@ A document tells some facts and asks for one of them at its end::
 A network of one attention layer learns the task with full attention. Then it reads through a memory
 that holds a third of a document, and what the memory keeps is trained: how long entries are
 remembered (`ExpireSpan`), which of them later queries drop (`DynamicContextPruning`), or what a
-network writes into slots beside a few recent entries (`TokenTuring`, `Memformer`, `MART`). And the
-gate of a Memorizing Transformer learns how far to trust what each query retrieves from all that a
-chunk pushed out. All code is written once; gradients are those of PyTorch or JAX.
+network writes into slots beside a few recent entries (`TokenTuring`, `Memformer`, `MART`). Two
+tiers learn as well: the gate of a Memorizing Transformer, how far to trust what each query
+retrieves from all that a chunk pushed out, and the convolution of a Compressive Transformer, how
+five entries become one. All code is written once; gradients are those of PyTorch or JAX.
 
-Run it with ``python learned_memories.py --backend torch`` (or ``jax``); it prints a table.
+Run it with ``python learned_memories.py --backend torch`` (or ``jax``); it prints a table. With
+``--only slots --writer Memformer`` (or another writer) it trains that one.
 
 The record (``docs/results/learned_memories.jsonl``) shows, in shares of right answers: training
 helps all three, Expire-Span from 42 to 64 %, context pruning from 38 to 47 % (50 % with JAX), slots
@@ -44,6 +46,9 @@ QUESTION = 0
 RECORD = QUESTION + KEYS
 FILLER = RECORD + KEYS * VALUES
 VOCABULARY = FILLER + NOISE
+PARTS = ("policies", "tiers", "slots")
+#: How many entries a convolution makes one of.
+RATE = 5
 
 Arrays = dict[str, Array]
 
@@ -60,7 +65,7 @@ class Settings:
     rows: int = 32
     steps: int = 300  # with full attention
     policy_steps: int = 400
-    gate_steps: int = 100
+    tier_steps: int = 100
     slot_steps: int = 900
     asked: int = 400  # documents in a test
     seed: int = 0
@@ -79,7 +84,8 @@ class System:
     chunk
         Positions that are read at a time.
     behind
-        What the memory evicts goes there, to be read through a gate; None = it is lost.
+        What the memory evicts goes there; None = it is lost. It is read through a gate unless it
+        compresses.
     """
 
     policy: at.Policy
@@ -118,6 +124,9 @@ def new_parameters(settings: Settings, writer: at.Writer) -> dict[str, Any]:
     arrays["span.bias"] = np.asarray(2.0)
     arrays["gate.gate"] = np.full(settings.heads, -3.0)  # 5 % of the output are the memory's
     arrays["prune.bias"] = np.asarray(1.9)  # and almost everything passes
+    mean = np.eye(head) / RATE  # five entries become their mean at first
+    for name in ("key", "value"):
+        arrays[f"convolution.{name}"] = np.tile(mean, (settings.heads, RATE, 1, 1))
     arrays |= {f"slots.{n}": x for n, x in writer.init(dim, seed=settings.seed).items()}
     return {name: np.asarray(array, dtype=np.float32) for name, array in arrays.items()}
 
@@ -132,12 +141,14 @@ def read(params: Arrays, ids: Array, system: System, settings: Settings) -> tupl
     xp, (rows, length) = namespace_of(params["embed"]), ids.shape
     memory: Any = at.KeyValueMemory(system.size, system.policy)
     if system.behind is not None:
-        memory = at.Tiers(memory, system.behind, read=at.Gate())
+        mixed = "softmax" if system.behind.compress else at.Gate()
+        memory = at.Tiers(memory, system.behind, read=mixed)
     layer = at.AttendreLayer(memory, causal=True)
     name = {at.ExpireSpan: "span", at.DynamicContextPruning: "prune"}.get(type(system.policy))
     learned: Any = None if name is None else part(params, name)
     if system.behind is not None:
-        learned = memory.params(None)._replace(gate=params["gate.gate"])
+        convolution = part(params, "convolution") if system.behind.compress else None
+        learned = memory.params(None)._replace(gate=params["gate.gate"], compress=(convolution,))
     written = None if system.writer is None else at.WrittenMemory(system.writer)
     slots = written and written.init(batch=rows, dim=settings.dim, params=part(params, "slots"))
     state = out = None
@@ -220,48 +231,56 @@ def right_answers(name: str, params: Arrays, system: System, settings: Settings)
     return library.to_numpy(logits).argmax(axis=-1) == answer
 
 
-def main(name: str = "torch", settings: Settings | None = None) -> dict[str, Any]:
+def main(
+    name: str = "torch", settings: Settings | None = None, *,
+    only: tuple[str, ...] = PARTS, writer: str = "MART",
+) -> dict[str, Any]:  # fmt: skip
     """Train, print a table, and return which questions each system answers."""
     s = settings or Settings()
     start, found = time.process_time(), {}
-    writer = at.MART(size=s.size // 2)
+    writes = getattr(at, writer)(size=s.size // 2)
     whole = System(at.FIFO(), s.length, s.length)
     fifo = System(at.FIFO(), s.size, s.chunk)
-    spans = replace(fifo, policy=at.ExpireSpan(longest=s.length, ramp=s.chunk))
-    prune = replace(fifo, policy=at.DynamicContextPruning(alpha=1.5))
-    slots = System(at.FIFO(), s.size // 2, s.chunk, writer)
-    params = {n: backend(name).from_numpy(x) for n, x in new_parameters(s, writer).items()}
+    params = {n: backend(name).from_numpy(x) for n, x in new_parameters(s, writes).items()}
 
     def tested(title: str, system: System, params: Arrays) -> None:
         found[title] = right_answers(name, params, system, s)
         print(f"{title:>24}: {found[title].mean():4.0%} ({time.process_time() - start:.0f} s)")
 
+    def trained(title: str, system: System, steps: int, reads: System, **how: Any) -> None:
+        tested(f"{title}, before", system, params)
+        tested(f"{title}, after", system, train(name, params, reads, s, steps, **how))
+
     params = train(name, params, whole, s, s.steps)
     tested("full attention", whole, params)
     tested("the last chunk alone", replace(fifo, size=s.chunk), params)
     tested(f"FIFO, {s.size} entries", fifo, params)
-    for policy in (at.H2O(), at.TOVA(), at.KeyDiff()):
-        title = f"{type(policy).__name__}, {s.size} entries"
-        tested(title, replace(fifo, policy=policy), params)
-    for title, system, part, price in (
-        ("Expire-Span", spans, "span.", 3.0 / s.length),
-        ("context pruning", prune, "prune.", 0.3),
-    ):
-        tested(f"{title}, before", system, params)
-        open_wide = replace(system, size=s.length, chunk=s.length // 2)
-        after = train(
-            name, params, open_wide, s, s.policy_steps, only=(part,), rate=2e-2, price=price
-        )
-        tested(f"{title}, after", system, after)
-    tier = at.Tier(at.KeyValueMemory(s.length), top_k=s.chunk)
-    gate = replace(fifo, size=s.chunk, behind=tier)
-    tested("gated memory, before", gate, params)
-    after = train(name, params, gate, s, s.gate_steps, only=("gate.",), rate=1e-1)
-    tested("gated memory, after", gate, after)
-    tested("slots, before", slots, params)
-    after = train(name, params, slots, s, s.slot_steps, rate=5e-3)
-    tested("slots, after", slots, after)
-    print(f"\n{name}: {s.asked} documents of {s.length} tokens")
+    if "policies" in only:
+        for policy in (at.H2O(), at.TOVA(), at.KeyDiff()):
+            title = f"{type(policy).__name__}, {s.size} entries"
+            tested(title, replace(fifo, policy=policy), params)
+        spans = replace(fifo, policy=at.ExpireSpan(longest=s.length, ramp=s.chunk))
+        prune = replace(fifo, policy=at.DynamicContextPruning(alpha=1.5))
+        for title, system, part, price in (
+            ("Expire-Span", spans, "span.", 3.0 / s.length),
+            ("context pruning", prune, "prune.", 0.3),
+        ):
+            wide = replace(system, size=s.length, chunk=s.length // 2)
+            how: dict[str, Any] = {"only": (part,), "rate": 2e-2, "price": price}
+            trained(title, system, s.policy_steps, wide, **how)
+    if "tiers" in only:
+        tier = at.Tier(at.KeyValueMemory(s.length), top_k=s.chunk)
+        gate = replace(fifo, size=s.chunk, behind=tier)
+        trained("gated memory", gate, s.tier_steps, gate, only=("gate.",), rate=1e-1)
+        tier = at.Tier(at.KeyValueMemory(s.chunk), compress=at.Convolution(RATE))
+        packed = replace(fifo, size=s.chunk, behind=tier)
+        trained("convolution", packed, s.tier_steps, packed, only=("convolution.",), rate=2e-2)
+    if "slots" in only:
+        slots = System(at.FIFO(), s.size // 2, s.chunk, writes)
+        trained(f"slots of {writer}", slots, s.slot_steps, slots, rate=5e-3)
+    print(
+        f"\n{name}: {s.asked} documents of {s.length} tokens, {time.process_time() - start:.0f} s"
+    )
     for title, right in found.items():
         share = intervals.share(right)
         line = f"{title:>24}: {share.value:4.0%} ({share.low:.0%} to {share.high:.0%})"
@@ -273,10 +292,12 @@ def main(name: str = "torch", settings: Settings | None = None) -> dict[str, Any
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=("torch", "jax"), default="torch")
+    parser.add_argument("--only", choices=PARTS, action="append", help="train this alone")
+    parser.add_argument("--writer", choices=("MART", "Memformer", "TokenTuring"), default="MART")
     parser.add_argument("--out", help="append the result to this file, as a line of JSON")
     given = parser.parse_args()
     begin = time.process_time()
-    answered = main(given.backend)
+    answered = main(given.backend, only=tuple(given.only or PARTS), writer=given.writer)
     if given.out:
         right = {title: "".join(str(int(x)) for x in flags) for title, flags in answered.items()}
         line = {"backend": given.backend, "seconds": round(time.process_time() - begin, 1)}

@@ -1,4 +1,4 @@
-"""Systems that read a store: RETRO, LongMem, LUMEN and prototypes, some thirty lines each.
+"""Systems that read a store: RETRO, LongMem, LUMEN, prototypes and TRAMS, some thirty lines each.
 
 A store holds keys and values in chunks, found by search keys of their own, and never evicts::
 
@@ -25,6 +25,7 @@ __all__ = [
     "lumen_store",
     "mass_found",
     "prototypes",
+    "trams",
 ]
 
 
@@ -153,6 +154,44 @@ def prototypes(key: np.ndarray, value: np.ndarray, count: int, seed: int = 0) ->
     used = np.unique(cluster)
     means = [np.stack([a[cluster == n].mean(axis=0) for n in used]) for a in (key, value)]
     return at.Store.build(means[0].reshape(len(used), -1), *means)
+
+
+def trams(
+    pool: at.KeyValueMemory, state: at.KeyValueState, segment: at.KeyValueState, query: Array,
+    projection: Array, selected: int,
+) -> Array:  # fmt: skip
+    """TRAMS: of a pool of M entries, each head attends to the m best by their keys alone.
+
+    With queries that are hidden states times ``projection``, a logit is the product of a hidden
+    state with k' = key @ projection.T. Hidden states are alike in direction, so the entries with
+    the largest cos(k', 1) |k'| are selected, once for all queries of a segment.
+
+    Parameters
+    ----------
+    state, segment
+        Of the pool, and of a memory that holds the segment itself, which is seen causally.
+    query
+        (batch, length, heads, head_dim), with as many K/V heads.
+    projection
+        (heads, hidden, head_dim): the query projection of each head.
+    selected
+        m, at most as many as the pool has slots.
+    """
+    xp, entries = namespace_of(query), pool.entries(state)
+    hidden = xp.matmul(xp.permute_dims(entries.key, (0, 2, 1, 3)), xp.matrix_transpose(projection))
+    score = xp.sum(hidden, axis=-1) / hidden.shape[-1] ** 0.5  # the cosine times the length
+    score = xp.where(entries.valid[:, None, :], score, -float("inf"))
+    index = xp.flip(xp.argsort(score, axis=-1), axis=-1)[..., :selected]
+    index = xp.permute_dims(index, (0, 2, 1))[..., None]
+    key, value = (
+        xp.take_along_axis(x, xp.broadcast_to(index, (*index.shape[:3], x.shape[-1])), axis=1)
+        for x in (entries.key, entries.value)
+    )
+    count = xp.sum(xp.astype(entries.valid, xp.int32), axis=1, keepdims=True)
+    real = xp.cumulative_sum(xp.ones_like(index[:, :, 0, 0]), axis=1) <= count
+    own = at.KeyValueMemory(segment.key.shape[2])
+    chosen = at.Beside(key, value, real)
+    return own.attend(segment, query, causal=True, beside=chosen)[1]
 
 
 def mass_found(

@@ -94,8 +94,35 @@ def a_million() -> None:
         added = time.process_time() - begin
         name = type(index).__name__
         print(f"{name}: search {1e3 * searched:.0f} ms, add and delete {1e3 * added:.0f} ms")
+        if name == "FaissIndex":
+            flat_on_device(store)
     pairs = zip(found["ExactIndex"], found["FaissIndex"], strict=True)
     print(f"recall at {K}: {np.mean([len({*a} & {*b}) / K for a, b in pairs]):.3f}")
+
+
+def flat_on_device(store: Any) -> None:
+    """Print the bytes of all arrays of JAX with an empty store, and with a full one."""
+    import jax
+
+    held = {}
+    for name, entries in (("empty", at.HostStore(MILLION)), ("full", store)):
+        memory = at.Tiers(at.KeyValueMemory(512), at.HostTier(entries, top_k=K))
+        layer = at.AttendreLayer(memory, causal=True)
+        state = layer.init(batch=1, heads=4, kv_heads=1, head_dim=D, xp="jax")
+        clock = jax.numpy.asarray(entries.clock if name == "full" else [0], dtype="int32")
+        tiers = (*state.kv.tiers[:-1], state.kv.tiers[-1]._replace(clock=clock))
+        state = state._replace(kv=state.kv._replace(tiers=tiers))
+        one = jax.numpy.ones((1, S, 1, D))
+        chunk = at.Chunk(jax.numpy.ones((1, S, 4, D)), one, one)
+        times = []
+        for _ in range(8):
+            begin = time.process_time()
+            state, _ = layer.step(state, chunk)
+            times.append(time.process_time() - begin)
+        held[name] = sum(array.nbytes for array in jax.live_arrays())
+        print(f"{name}: {entries.lengths[0]} outside, {1e3 * np.median(times[-3:]):.0f} ms a step")
+        del layer, state, chunk, one, clock, tiers, memory, _
+    print(f"arrays on the device: {held['empty']} bytes, then {held['full']} bytes")
 
 
 if __name__ == "__main__":

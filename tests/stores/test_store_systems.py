@@ -1,4 +1,4 @@
-"""RETRO, LongMem, LUMEN and prototypes in docs/examples/stores.py, each against its own formula."""
+"""Systems of docs/examples/stores.py, each against its own formula."""
 
 from __future__ import annotations
 
@@ -82,6 +82,38 @@ def test_longmem_mixes_local_and_retrieved_attention_by_a_gate(library: str, exa
         want = share * local + (1 - share) * far
         got = np.asarray(found.to_numpy(output))[0, number, head]
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_trams_selects_from_a_pool_by_keys_alone(library: str, example) -> None:
+    """The m entries with the largest cos(k', 1) |k'| of a FIFO pool, and the segment, causally."""
+    pytest.importorskip(library)
+    found, size, selected, hidden = backend(library), 9, 4, 7
+    key, value = normal(1, 2, 14, HEADS, DIM), normal(2, 2, 14, HEADS, DIM)
+    own_key, own_value, query = (normal(n, 2, 3, HEADS, DIM) for n in (3, 4, 5))
+    projection = normal(6, HEADS, hidden, DIM)
+    valid = np.ones((2, 14), dtype=bool)
+    valid[1, 3:] = False  # a row with fewer entries than are selected
+    moved = [found.from_numpy(a) for a in (key, value, own_key, own_value, query, projection)]
+    pool, segment = at.KeyValueMemory(size), at.KeyValueMemory(3)
+    state = pool.store(pool.init(like=moved[0]), *moved[:2], valid=found.from_numpy(valid))
+    inside = segment.store(segment.init(like=moved[2]), *moved[2:4])
+    output = example.trams(pool, state, inside, moved[4], moved[5], selected)
+    got = np.asarray(found.to_numpy(output))
+    ones = np.ones(hidden)
+    for row, head in np.ndindex(2, HEADS):
+        held = [list(range(14 - size, 14)), [0, 1, 2]][row]
+        keys = key[row, held, head] @ projection[head].T
+        lengths = np.linalg.norm(keys, axis=1)
+        cosine = keys @ ones / (lengths * np.linalg.norm(ones))
+        best = [held[n] for n in np.argsort(-cosine * lengths)[:selected]]
+        for i in range(3):
+            every = [
+                np.concatenate([pool_of[row, best, head], own[row, : i + 1, head]])
+                for pool_of, own in ((key, own_key), (value, own_value))
+            ]
+            want = softmax_over(query[row, i, head], *every)
+            np.testing.assert_allclose(got[row, i, head], want, rtol=1e-4, atol=1e-5)
 
 
 def test_lumen_stores_lower_layers_and_runs_the_upper_ones(example) -> None:
