@@ -20,6 +20,10 @@ from attendre_core.zoo.tagger import Tagger
 __all__ = ["Classification", "Classifier", "Embedder", "pipeline"]
 
 
+#: Texts that are read side by side.
+_BATCH = 8
+
+
 class Classification(NamedTuple):
     """The likeliest label of a text, and its probability."""
 
@@ -65,8 +69,10 @@ class Classifier:
             return self([texts])[0]
         if not texts:
             return []
-        logits = np.asarray(self.model.backend.to_numpy(self.model.classify(list(texts))))
-        rows = logits.astype(np.float64)
+        model, batches = self.model, range(0, len(texts), _BATCH)
+        logits = [model.classify(list(texts[start : start + _BATCH])) for start in batches]
+        rows = np.concatenate([np.asarray(model.backend.to_numpy(part)) for part in logits])
+        rows = rows.astype(np.float64)
         checks.finite_logits("Classifier", rows)
         if rows.shape[1] == 1:
             rows = np.concatenate([rows, np.zeros_like(rows)], axis=1)

@@ -1,8 +1,8 @@
-"""Stream a log of an hour through ``attendre tag`` and record the memory that it takes.
+"""Stream a long log through ``attendre tag`` and record the memory that it takes.
 
-``python tag_log.py FOLDER`` takes what ``docs/examples/far_entities.py --out FOLDER`` trained.
-The log has ten lines of eight words a second and goes into the pipe as it is
-made. Every five minutes of the log, the resident memory of the process is noted.
+``python tag_log.py FOLDER [SECONDS]`` takes what ``docs/examples/far_entities.py --out FOLDER``
+trained. The log has ten lines of eight words a second, an hour of it if nothing is said, and goes
+into the pipe as it is made. Twelve times, the resident memory of the process is noted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from write_encoders import HERE, example
 
-SECONDS, LINES, WORDS, EVERY = 3600, 10, 8, 300
+SECONDS, LINES, WORDS, NOTED = 3600, 10, 8, 12
 
 
 def log(seconds: int, seed: int = 0) -> Iterator[str]:
@@ -41,7 +41,7 @@ def resident(process: int) -> float:
     return int(status.partition("VmRSS:")[2].split()[0]) / 1024
 
 
-def run(folder: str, seconds: int = SECONDS, every: int = EVERY) -> dict[str, Any]:
+def run(folder: str, seconds: int = SECONDS) -> dict[str, Any]:
     """Stream the log; check every span against its text; return what was measured."""
     command = [sys.executable, "-m", "attendre_core.cli", "tag", "--model", folder,
                "--memory", "attendre+wait=128+chunk=128:256", "--json", "-"]  # fmt: skip
@@ -56,7 +56,7 @@ def run(folder: str, seconds: int = SECONDS, every: int = EVERY) -> dict[str, An
         process.stdin.write(lines)
         process.stdin.flush()
         text.append(lines)
-        if second % every == 0:
+        if second % (seconds // NOTED) == 0:
             rows.append([second, len(spans), round(resident(process.pid), 1)])
     process.stdin.close()
     reader.join()
@@ -68,6 +68,6 @@ def run(folder: str, seconds: int = SECONDS, every: int = EVERY) -> dict[str, An
 
 
 if __name__ == "__main__":
-    record = json.dumps(run(sys.argv[1]))
+    record = json.dumps(run(sys.argv[1], *map(int, sys.argv[2:])))
     (HERE / "encoders" / "log.json").write_text(record + "\n", encoding="utf-8")
     print(record)

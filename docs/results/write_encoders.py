@@ -29,8 +29,9 @@ DRAWN = PAGE.with_name("entity.svg")
 ALT = "An entity across the end of a piece, and which systems found it"
 
 
-def example(name: str = "far_entities") -> ModuleType:
-    """Return an example that trains what is measured: a tagger, or a reranker."""
+def example() -> ModuleType:
+    """Return the example that trains a tagger."""
+    name = "far_entities"
     spec = importlib.util.spec_from_file_location(name, HERE.parent / "examples" / f"{name}.py")
     if spec is None or spec.loader is None:
         raise FileNotFoundError(name)
@@ -45,14 +46,6 @@ def entities() -> str:
     lines = (HERE / "encoders" / "entities.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     text: str = example().table({one["system"]: one["documents"] for one in records})
-    return text
-
-
-def reranking() -> str:
-    """Return the table of the reranking task."""
-    lines = (HERE / "encoders" / "reranking.jsonl").read_text(encoding="utf-8").splitlines()
-    records = [json.loads(line) for line in lines]
-    text: str = example("far_answers").table({one["system"]: one["places"] for one in records})
     return text
 
 
@@ -149,18 +142,19 @@ def svg(drawn: str) -> str:
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
-def hour() -> str:
-    """Return the resident memory of `attendre tag` over an hour of a log."""
+def log() -> str:
+    """Return the resident memory of `attendre tag` over a long log."""
     told = json.loads((HERE / "encoders" / "log.json").read_text(encoding="utf-8"))
-    rows = [[f"{second // 60}", str(spans), f"{size:.0f}"] for second, spans, size in told["rows"]]
+    rows = [
+        [f"{second / 60:g}", f"{spans:,}", f"{size:.0f}"] for second, spans, size in told["rows"]
+    ]
     words = f"{told['words']:,} words, {told['spans']:,} spans, {told['wrong_places']} of them"
     return f"{words} at a wrong place.\n\n" + Table(["minute", "spans", "MiB"], rows).markdown()
 
 
 def table(name: str) -> str:
     """Return the table of a block."""
-    others = {"articles": articles, "entities": entities, "log": hour, "picture": picture,
-              "reranking": reranking}  # fmt: skip
+    others = {"articles": articles, "entities": entities, "log": log, "picture": picture}
     return others[name]() if name in others else finding(name)
 
 

@@ -331,3 +331,23 @@ def test_text_classification_equals_transformers(folder_of):
         )
         assert mine(TEXTS[0]).label == wanted[0].label
         assert mine([]) == []
+
+
+def test_many_texts_are_classified_in_batches(folder_of, monkeypatch):
+    classifier = at.pipeline(
+        "text-classification", folder_of(["bad", "good"], "SequenceClassification")
+    )
+    texts = [f"{TEXTS[0]} {'and so on ' * (number % 3)}{number}" for number in range(20)]
+    alone = [classifier(text) for text in texts]
+    sizes, classify = [], type(classifier.model).classify
+
+    def counted(model, rows):
+        sizes.append(len(rows))
+        return classify(model, rows)
+
+    monkeypatch.setattr(type(classifier.model), "classify", counted)
+    found = classifier(texts)
+    assert sum(sizes) == 20
+    assert max(sizes) == 8
+    assert [one.label for one in found] == [one.label for one in alone]
+    assert [one.score for one in found] == pytest.approx([one.score for one in alone], rel=1e-5)
