@@ -112,7 +112,11 @@ def _to_numpy(tensor: torch.Tensor) -> Any:
     tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16; float32 represents every value
         tensor = tensor.float()
-    return tensor.numpy()
+    try:
+        return tensor.numpy()
+    except RuntimeError:  # inside of torch.func.grad a tensor has no memory of its own
+        kind = str(tensor.dtype).removeprefix("torch.")
+        return np.asarray(tensor.tolist(), dtype=kind).reshape(tensor.shape)
 
 
 def _from_numpy(array: Any, device: Any = None) -> torch.Tensor:
