@@ -20,7 +20,7 @@ def numpy_backend() -> Backend:
         name="numpy",
         xp=np,
         array_types=(np.ndarray,),
-        to_numpy=_same,
+        to_numpy=np.asarray,
         from_numpy=_copied,
         share=_shared,
         find_device=_only_cpu,
@@ -48,10 +48,6 @@ def strict_backend() -> Backend:
         find_device=_only_cpu,
         capabilities=frozenset({"float64"}),
     )
-
-
-def _same(array: Array) -> Array:
-    return array
 
 
 def _copied(array: Any, device: Any = None) -> Array:

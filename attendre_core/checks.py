@@ -420,17 +420,21 @@ def room_for_pins(where: str, size: int, held: Array, pins: Array) -> None:
 
 def numbered(clock: Array, valid: Array | None, like: Array) -> Array:
     """Return the arrival numbers of a chunk, (batch, seq); without flags, all are valid."""
-    if clock.shape[0] and may_read(clock):
-        counted = backend_of(clock).to_numpy(clock)
-        within_range("insert", int(counted.max()) + like.shape[1] - 1)
-        if counted.min() < 0:
-            raise StateError(
-                f"insert: a row has counted {counted.min()} entries: its state is damaged, or "
-                "compiled code, which cannot look, went on beyond the last position. Reset the row."
-            )
+    if may_read(clock):
+        for count in backend_of(clock).to_numpy(clock).tolist():
+            if not 0 <= count <= LAST_POSITION + 1 - like.shape[1]:
+                _refuse_count(count, like.shape[1])
     if valid is None:
         return clock[:, None] + numbers(like.shape[1], like)
     return clock[:, None] + running_count(valid) - 1
+
+
+def _refuse_count(count: int, new: int) -> None:
+    within_range("insert", count + new - 1)
+    raise StateError(
+        f"insert: a row has counted {count} entries: its state is damaged, or compiled code, which "
+        "cannot look, went on beyond the last position. Reset the row."
+    )
 
 
 def in_spans(position: Array, spans: tuple[tuple[int, int], ...]) -> Array:
@@ -490,7 +494,8 @@ def entries(
         enter = enter & finite_rows(where, "score", score, valid, (0, 1), math.inf)
         start = xp.where(enter, xp.astype(score, start.dtype), start)
     pins = flags(where, "pinned", pinned, lead, key, default=False)
-    pins = pins | in_spans(position, memory.pin)
+    if memory.pin:
+        pins = pins | in_spans(position, memory.pin)
     if memory.pin or pinned is not None:
         pins = pins & enter
         room_for_pins(where, memory.size, state.pinned & state.valid, pins)

@@ -109,11 +109,10 @@ def _machine_code() -> dict[str, Callable[..., Any]]:
 
 
 def _to_numpy(tensor: torch.Tensor) -> Any:
-    tensor = tensor.detach().cpu()
     if tensor.dtype == torch.bfloat16:  # NumPy has no bfloat16; float32 represents every value
         tensor = tensor.float()
     try:
-        return tensor.numpy()
+        return tensor.numpy(force=True)
     except RuntimeError:  # inside of torch.func.grad a tensor has no memory of its own
         kind = str(tensor.dtype).removeprefix("torch.")
         return np.asarray(tensor.tolist(), dtype=kind).reshape(tensor.shape)

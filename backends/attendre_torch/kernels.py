@@ -98,12 +98,13 @@ def masked_softmax(logits: Tensor, allowed: Tensor | None, sink: Tensor | None =
 
 def finite_entries(x: Tensor, keep: tuple[int, ...], below: float = math.inf) -> Tensor:
     """Look at the extremes first, NaN if there is a NaN: one pass, and no tensor of flags."""
-    if not readable(x) or not x.numel():
+    if not readable(x) or 0 in x.shape:
         return NotImplemented
     least, most = x.detach().aminmax()
-    if not (least.item() > -below and most.item() < below):
+    if not (float(least) > -below and float(most) < below):
         return NotImplemented
-    return torch.ones([x.shape[axis] for axis in keep], dtype=torch.bool, device=x.device)
+    shape = map(x.shape.__getitem__, keep)
+    return torch.ones([*shape], dtype=torch.bool, device=x.device)
 
 
 def count_true(flags: Tensor, *, axis: int | tuple[int, ...], keepdims: bool = False) -> Tensor:

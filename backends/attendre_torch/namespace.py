@@ -68,7 +68,9 @@ def full_like(x: Tensor, number: Any, /, *, dtype: Any = None, device: Any = Non
 
 
 def where(condition: Tensor, x: Any, y: Any, /) -> Tensor:
-    """Choose; a number takes the dtype of the array beside it."""
+    """Choose; a number takes the dtype of the array beside it, and equal dtypes need no rule."""
+    if type(x) is Tensor and type(y) is Tensor and x.dtype == y.dtype:
+        return torch.where(condition, x, y)
     if (type(x) in _NUMBERS) != (type(y) in _NUMBERS) and launched(condition) and _keeps(condition):
         if type(x) in _NUMBERS:
             x = _number(x, y.dtype, y.device)
