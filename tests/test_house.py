@@ -21,7 +21,7 @@ ADAPTERS = {name: ROOT / "backends" / name for name in ("attendre_torch", "atten
 #: Rooms of the core from the ground up: a room imports what stands below it. Rooms on one floor
 #: may import each other in one direction.
 FLOORS: tuple[tuple[str, ...], ...] = (
-    ("errors", "tree", "lazy", "progress", "arguments", "files"),
+    ("errors", "tree", "lazy", "progress", "arguments", "files", "paths"),
     ("array_files",),
     ("backend", "journal"),
     ("ops",),

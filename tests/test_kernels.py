@@ -162,6 +162,13 @@ CASES: dict[str, list[Case]] = {
         case(normal(3, 4, 2) * np.float32([1, 1e6]), (0, 1), 1e6),
         case(normal(3, 4, 2), (0, 1), 1e6),
     ],
+    "displaced": [
+        case([normal(2, 9), flags(2, 9)], SLOTS, [normal(2, 4), flags(2, 4)], WRITE, axis=1),
+        case([normal(2, 3, 9, 5)], SLOTS, [normal(2, 3, 4, 5, seed=1)], WRITE, axis=2),
+        case([normal(2, 9, 2)], SLOTS, [normal(2, 4, 2, seed=1)], WRITE < 2, axis=1),
+        case([normal(2, 3, 9, 2)], SLOTS, [normal(2, 3, 4, 2, seed=1)], WRITE < 2, axis=2),
+        case([normal(2, 9)], SLOTS, [normal(2, 4, seed=1)], WRITE & False, axis=1),
+    ],
     "gather_slots": [
         case(normal(2, 9), SLOTS, axis=1),
         case(normal(2, 3, 9, 4), SLOTS, axis=2),
@@ -267,6 +274,12 @@ CASES: dict[str, list[Case]] = {
         case(normal(3, 20), 4, shuffled(1, 20)),
         case(TIED, 5, shuffled(3, 20)),
         case(np.where(flags(3, 20, share=0.2), TIED, -np.inf), 5, shuffled(3, 20)),
+    ],
+    "take_slots": [
+        case([normal(2, 9), flags(2, 9)], SLOTS, axis=1),
+        case([normal(2, 3, 9, 5)], SLOTS, axis=2),
+        case([normal(2, 3, 9)], shuffled(2, 3, 9).astype(np.int64), axis=2),
+        case([normal(2, 9, 2), flags(2, 9)], np.tile(np.arange(9), (2, 1)), axis=1),
     ],
     "write_slots": [
         case(

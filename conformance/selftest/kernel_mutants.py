@@ -37,7 +37,7 @@ KERNEL_MUTANTS = (
     Mutant(
         "eager: a sum of squares that is not finite passes for finite",
         NUMPY,
-        "if not np.isfinite(np.dot(flat, flat)):",
+        "if not np.dot(flat, flat) < below * below:",
         "if np.isnan(flat[:1]).any():",
         "memory/test_nan.py::test_broken_entries_are_refused",
     ),
@@ -308,7 +308,7 @@ KERNEL_MUTANTS = (
     Mutant(
         "torch: the largest weight may be that of an invalid query",
         TORCH_POOLING,
-        "kept = weights if factor is None else weights * factor[:, None]",
+        "kept = weights if factor is None else weights * factor[:, None, None]",
         "kept = weights",
         f"{LARGE}[max-per head]",
         "torch",

@@ -16,6 +16,7 @@ QUEUE = "attendre_core/memory/queue.py"
 RANKING = "attendre_core/memory/admission.py"
 ROOM = "attendre_core/memory/room.py"
 SELECTION = "attendre_core/ops/selection.py"
+SLOTS = "attendre_core/ops/slots.py"
 TIES = "attendre_core/policies/ties.py"
 VIEW = "attendre_core/policies/view.py"
 ORACLE = "memory/test_oracle.py::test_stream_equals_oracle"
@@ -180,9 +181,9 @@ MEMORY_MUTANTS = (
     ),
     Mutant(
         "refused entries are forgotten",
-        RANKING,
-        "back = xp.where(flags, held, entries)",
-        "back = held",
+        SLOTS,
+        "gone.append(xp.where(_aligned_flags(write, axis, held.ndim), held, entries))",
+        "gone.append(held)",
         "memory/test_capacity.py::test_nothing_lost_nothing_twice",
     ),
     Mutant(
