@@ -83,6 +83,7 @@ def test_what_goes_and_what_stays_is_in_the_order_of_its_rank(
         assert shown == [n for row in held for n in sorted(number for _, number in row)]
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["torch", "jax"], indirect=True)
 @pytest.mark.parametrize("policy", ["FIFO", "scores"])
 def test_compiled(library: Backend, policy: str) -> None:

@@ -48,6 +48,7 @@ def test_every_entry_is_as_likely_as_any_other() -> None:
     assert np.abs(tenths - seeds * 8).max() < 5 * deviation
 
 
+@pytest.mark.thorough("jax")
 def test_a_seed_is_a_sample(library: Backend) -> None:
     numpy = sample(3, 60, 12, 5)
     assert sample(3, 60, 12, 5, library) == numpy

@@ -67,6 +67,7 @@ def test_threads_leave_the_environment_as_it_was(monkeypatch):
     assert "MKL_NUM_THREADS" not in os.environ
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_what_is_written_by_hand_computes_what_the_layer_computes(library):
     """A reference that did less work than the layer would be no reference."""
@@ -84,6 +85,7 @@ def test_what_is_written_by_hand_computes_what_the_layer_computes(library):
     assert int(ours.state.kv.evictions[0]) > 0
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_gathering_by_hand_attends_to_the_same(library):
     references = pytest.importorskip(f"attendre_core.speed.{library}_references")

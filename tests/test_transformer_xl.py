@@ -46,6 +46,7 @@ def reference(
     return output
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
 def test_cache_and_positions_are_those_of_the_paper(library: str) -> None:
     pytest.importorskip(library)

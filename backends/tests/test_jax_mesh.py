@@ -280,6 +280,7 @@ def test_an_attention_module_is_placed_like_a_model():
     assert (placed.query == attention.query).all()
 
 
+@pytest.mark.thorough
 def test_the_example_runs():
     found = subprocess.run(
         [sys.executable, "-W", "error", EXAMPLE],

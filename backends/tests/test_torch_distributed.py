@@ -104,6 +104,7 @@ def test_a_failing_check_is_reported(tmp_path_factory):
     assert "not reached" in found[names[1]][0]
 
 
+@pytest.mark.thorough
 def test_the_example_for_torchrun(capsys):
     """Two processes print what one does, up to rounding, and learn."""
     # --standalone chooses a free port.

@@ -241,6 +241,7 @@ def test_eviction_per_head(grouped: Model) -> None:
         assert trace.attended.weight.sum(axis=1) == pytest.approx(1, abs=1e-5)
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", ["torch", "jax"])
 def test_backends_agree(grouped: Model, library: str) -> None:
     pytest.importorskip(library)

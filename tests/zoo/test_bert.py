@@ -70,6 +70,7 @@ def test_hidden_states_equal_transformers_compiled(
     check_states(at.load(saved(theirs), backend=library), theirs, difference, tolerance)
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize(
     ("library", "memory"),
     [("numpy", "drain"), ("numpy", "flush"), ("torch", "drain"), ("jax", "compiled")],

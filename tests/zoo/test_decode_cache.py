@@ -57,6 +57,7 @@ def library(request):
     return request.param
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("rows", [ALIKE, RAGGED], ids=["alike", "ragged"])
 @pytest.mark.parametrize("name", sorted(MEMORIES))
 def test_logits_are_those_of_stepped_memories(name, rows, library, made_up):
@@ -71,6 +72,7 @@ def test_logits_are_those_of_stepped_memories(name, rows, library, made_up):
     assert type(prepared._layers) is (CompiledCache if library == "jax" else DecodeCache)
 
 
+@pytest.mark.thorough("jax")
 def test_the_oldest_written_goes_when_the_room_is_full(library, made_up):
     memory = at.preset("MT", kv_size=16, chunk=8)
     plain, prepared = both(made_up(LLAMA), library, memory, ALIKE[:1], room=3)

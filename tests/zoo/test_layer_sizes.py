@@ -85,6 +85,7 @@ def test_the_number_of_layers_must_be_known() -> None:
         at.preset("MT+layers=9/8:9").for_layers([None] * 3)
 
 
+@pytest.mark.thorough("jax")
 def test_a_model_holds_a_pyramid(library: str, randomised: Any, saved: Any, tmp_path: Any) -> None:
     folder = saved(randomised(llama()))
     model = at.load(folder, memory=NAME, backend=library)

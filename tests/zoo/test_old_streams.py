@@ -35,6 +35,7 @@ def model_of(case: dict[str, Any], library: str) -> Any:
     )
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("name", CASES)
 def test_it_goes_on_as_recorded(name: str, library: str) -> None:
     case = CASES[name]

@@ -274,6 +274,7 @@ class TestEncoderOutputs:
             mixed = np.einsum("bqhs,bshd->bqhd", weights, np.repeat(value, 2, axis=2))
             np.testing.assert_allclose(output, mixed, atol=1e-12)
 
+    @pytest.mark.thorough("jax")
     @pytest.mark.parametrize("library", LIBRARIES)
     def test_the_share_that_is_attended_to_most_stays(self, library: str) -> None:
         """The next token's logits are those of a decoder that reads only the best outputs."""

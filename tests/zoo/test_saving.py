@@ -53,6 +53,7 @@ def bits(stream):
     return arrays, stream._read.tolist(), stream._last_at.tolist(), stream._pending
 
 
+@pytest.mark.thorough("jax")
 def test_killed_and_restored_goes_on_bit_for_bit(tiny_folder, library, tmp_path):
     program = [sys.executable, "-c", KILLED, str(tiny_folder), library, str(tmp_path)]
     # JAX compiles for longer than it runs, so it gets only the memory with everything in it.
