@@ -242,6 +242,8 @@ def _portable(array: Any) -> Any:
 def read_arrays(path: str | Path) -> SavedArrays:
     """Read what `write_arrays` wrote."""
     open_file = _safetensors().safe_open
+    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+        raise StateError(f"Model.restore: {path} cannot be read as a saved stream: it is no file.")
     try:
         with open_file(str(path), framework="numpy") as file:
             header = file.metadata() or {}
