@@ -100,6 +100,8 @@ def map_arrays(
         Read everything once and compare its checksums.
     """
     file = Path(path)
+    if file.exists() and not file.is_file():  # a pipe would be waited for
+        raise StateError(f"{where}: {path} cannot be read: it is no file.")
     try:
         size = file.stat().st_size
         with file.open("rb") as opened:

@@ -72,6 +72,8 @@ class Journal:
     def __init__(self, path: Path, identity: dict[str, Any], words: Words) -> None:
         self.path, self.words = path, words
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))
+        if path.exists() and not path.is_file():
+            raise StateError(f"{words.where}: {path} is no file. {words.elsewhere}.")
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | _BINARY, 0o644)
         except OSError as error:

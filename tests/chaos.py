@@ -14,6 +14,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import stat
 import sys
 import tempfile
 import time
@@ -82,7 +83,7 @@ class Points:
         """Of what came since the last time, only a part reaches the disk."""
         found = os.fstat(number)
         before = self._synced.get(found.st_ino, 0)
-        if found.st_size > before:
+        if stat.S_ISREG(found.st_mode) and found.st_size > before:
             os.truncate(number, before + (found.st_size - before) // 2)
 
 

@@ -9,6 +9,7 @@ counted too. Run by `nox -s fuzz`; `--only FORMAT --first N --count 1` repeats a
 from __future__ import annotations
 
 import argparse
+import copy
 import importlib.util
 import json
 import os
@@ -228,7 +229,7 @@ def odd_json(content: Any, rng: random.Random) -> Any:
         return value
     if isinstance(value, (int, float)) and not isinstance(value, bool) and rng.random() < 0.5:
         return value * rng.choice((2, -1, 0, 1000, 10**9)) + rng.choice((0, 1))
-    return rng.choice(ODD)
+    return copy.deepcopy(rng.choice(ODD))  # the next change may go into it
 
 
 def damage_json(file: Path, rng: random.Random) -> None:

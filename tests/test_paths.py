@@ -91,6 +91,39 @@ def test_a_character_that_no_name_has():
         user_path("a\0b")
 
 
+PIPE = """
+import sys
+from pathlib import Path
+import attendre_core as at
+from attendre_core.cli.tag_file import SpanFile
+from attendre_core.errors import StateError
+from attendre_core.evaluation import load_tiny
+from attendre_core.evaluation.sweep import ResultStore, read_results
+
+model, pipe = load_tiny("prefix-lm", memory="attendre:32"), Path(sys.argv[1])
+for call in (model.restore, at.Store.open, at.HostStore.load, read_results,
+             lambda pipe: ResultStore(pipe, {}), lambda pipe: SpanFile(pipe, {})):
+    try:
+        call(pipe)
+    except StateError as error:
+        assert "is no file" in str(error), error
+    else:
+        raise AssertionError("it was read")
+"""
+
+
+@linux
+def test_pipes_are_not_waited_for(tmp_path):
+    """In a process of its own, because a call that waits cannot be interrupted."""
+    pytest.importorskip("safetensors")
+    os.mkfifo(tmp_path / "pipe")
+    result = subprocess.run(
+        [sys.executable, "-c", PIPE, str(tmp_path / "pipe")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+
+
 FULL = """
 import os, resource, sys
 from pathlib import Path

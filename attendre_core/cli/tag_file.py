@@ -43,6 +43,8 @@ class SpanFile:
         self.path = path
         self._identity = json.loads(json.dumps(identity))
         self._done: dict[str, tuple[int, int]] = {}
+        if path.exists() and not path.is_file():
+            raise StateError(f"tag: {path} is no file. Give another with --out.")
         try:
             self._file = path.open("a+b")
         except OSError as error:
@@ -128,6 +130,9 @@ class SpanFile:
         for number, line in enumerate(self._file):
             at += len(line)
             if number and not line.startswith(_MARK):
+                # A system that went down may leave zeros in the place of what was not yet written.
+                if not b'{"'.startswith(line[:2]) and line.strip(b"\0"):
+                    raise self._foreign()
                 continue
             if number == 0 and not (line.startswith(_HEAD) or head.encode().startswith(line)):
                 raise self._foreign()
@@ -139,7 +144,7 @@ class SpanFile:
                     self._done[noted["done"]] = int(noted["bytes"]), int(noted["modified"])
                 elif noted.pop("attendre-tag") != _FORMAT:
                     raise ValueError("another format")
-            except (KeyError, TypeError, ValueError) as error:
+            except (KeyError, OverflowError, RecursionError, TypeError, ValueError) as error:
                 raise self._foreign() from error
             if number == 0:
                 self._compare(noted)

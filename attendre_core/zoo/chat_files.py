@@ -52,15 +52,18 @@ def restored_chat(model: Model, path: str | Path) -> Chat:
         chat._messages = [_texts(message) for message in notes["messages"]]
         chat._documents = list(map(_text, notes["documents"]))
         length, digest, tokens = notes["transcript"]
+        if not isinstance(tokens, list):
+            raise TypeError("not tokens")
         if tokens:
             tokens = rows_of("chat", tokens, model.reading_part.vocabulary)[0]
         good = all({"role", "content"} == message.keys() for message in chat._messages)
         if not good or type(length) is not int or length < 0:
             raise ValueError("wrong notes")
-    except (KeyError, TypeError, ValueError) as error:
+        encode = chat._transcript._encode
+        chat._transcript = Transcript(encode, length, _text(digest), tokens)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise saved.refused("has notes on a chat that cannot be used") from error
     chat.stream = Stream.restored(model, saved)
-    chat._transcript = Transcript(chat._transcript._encode, length, _text(digest), tokens)
     return chat
 
 

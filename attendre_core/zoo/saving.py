@@ -17,7 +17,7 @@ import numpy as np
 
 from attendre_core.array_files import write_safetensors
 from attendre_core.backend import Backend, backend_of, beside
-from attendre_core.checks import FIRST_POSITION, LAST_POSITION
+from attendre_core.checks import FIRST_POSITION
 from attendre_core.errors import ConfigError, StateError
 from attendre_core.files import replacing
 from attendre_core.memory.queue import DataOnlyState
@@ -88,25 +88,32 @@ class SavedArrays:
             raise self.refused(f"has a note {name} that is not {count} numbers from {least}")
         return np.asarray(value, dtype=np.int32)
 
-    def check(self, one_row: Any, batch: int) -> None:
+    def check(self, one_row: Any, batch: int) -> Any:
         """Refuse what no stream of this model holds, before anything of its size is made.
 
         Parameters
         ----------
         one_row
             Nested arrays as the file holds them, with one row each; the file may hold more arrays.
+
+        Returns
+        -------
+        array
+            How many tokens each row has read, in NumPy.
         """
         for name, leaf in named_leaves(one_row):
             self.shape(name, (batch, *leaf.shape[1:]))
+        read = self.whole_numbers("read", batch, least=0)
         for name, array in self.arrays.items():
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 raise self.refused(f"holds NaN or infinity in {name[:80]}")
         for name in self.arrays:
             if name.endswith(".valid"):
-                self._check_entries(name.removesuffix("valid"))
+                self._check_entries(name.removesuffix("valid"), read)
+        return read
 
-    def _check_entries(self, memory: str) -> None:
-        """Compare positions and arrival numbers of one memory with its clock."""
+    def _check_entries(self, memory: str, read: Any) -> None:
+        """Compare positions and arrival numbers of one memory with its clock and what was read."""
         fields = ("valid", "position", "arrival", "clock")
         given: list[Any] = [self.arrays.get(memory + field) for field in fields]
         if any(array is None for array in given):
@@ -115,10 +122,10 @@ class SavedArrays:
         same = valid.shape == position.shape == arrival.shape and clock.shape == valid.shape[:1]
         if not same or [array.dtype.kind for array in given] != ["b", "i", "i", "i"]:
             raise self.refused(f"holds arrays of {memory[:80]} that do not belong together")
-        held = position[valid]
-        if held.size and not (held.min() >= FIRST_POSITION and held.max() <= LAST_POSITION):
-            raise self.refused(f"holds positions in {memory[:80]} that no token can have")
-        last = clock.reshape(-1, *[1] * (valid.ndim - 1))
+        rows = (-1, *[1] * (valid.ndim - 1))
+        if (valid & ((position < FIRST_POSITION) | (position >= read.reshape(rows)))).any():
+            raise self.refused(f"holds positions in {memory[:80]} that no token was read at")
+        last = clock.reshape(rows)
         early = valid & ((arrival < 0) | (arrival >= last))
         if (clock < 0).any() or early.any():
             raise self.refused(f"holds entries in {memory[:80]} that its clock has not counted")
@@ -235,6 +242,8 @@ def _portable(array: Any) -> Any:
 def read_arrays(path: str | Path) -> SavedArrays:
     """Read what `write_arrays` wrote."""
     open_file = _safetensors().safe_open
+    if Path(path).exists() and not Path(path).is_file():  # a pipe would be waited for
+        raise StateError(f"Model.restore: {path} cannot be read as a saved stream: it is no file.")
     try:
         with open_file(str(path), framework="numpy") as file:
             header = file.metadata() or {}
@@ -256,6 +265,9 @@ def read_arrays(path: str | Path) -> SavedArrays:
             f"Model.restore: {path} is no saved stream, expected one that Stream.save wrote."
         )
     found = SavedArrays(path, arrays, {})
+    # Between the parts of a header, JSON does not tell these from spaces.
+    if any(sign in _header(path) for sign in b"\t\n\r"):
+        raise found.refused("has a header that was changed")
     covered = header.get("notes", "") if header["format"] == _FORMAT else ""
     if header.get("checksum") != str(_checksum(arrays, covered)):
         raise found.refused("does not have the contents that its checksum promises")
@@ -266,6 +278,11 @@ def read_arrays(path: str | Path) -> SavedArrays:
     if not isinstance(notes, dict):
         raise found.refused("has notes that are no object")
     return SavedArrays(path, arrays, notes)
+
+
+def _header(path: str | Path) -> bytes:
+    with Path(path).open("rb") as file:
+        return file.read(int.from_bytes(file.read(8), "little"))
 
 
 def _safetensors() -> Any:

@@ -422,13 +422,16 @@ class Stream(ProbedStream):
         else:
             check_windows(model, saved, reader.one_row())
         outputs = _outputs_of(model)
-        saved.check(
+        read = saved.check(
             {
                 "states": reader.one_row(),
                 "encoded": None if outputs is None else _empty_outputs(model, outputs, 1),
             },
             batch,
         )
+        last_at = saved.whole_numbers("last_at", batch, least=-1)
+        if (last_at >= read).any():
+            raise saved.refused("has a last position that was not read")
         stream = cls(model, batch)
         if isinstance(stream._reader, GrowingReader):
             stream._reader.stack(key[2])
@@ -437,8 +440,7 @@ class Stream(ProbedStream):
         new = saved.fill(stream._arrays, model.backend)
         stream._states, stream._encoded = sorted_queues((new["states"], new["encoded"]))
         stream._last = new["last"]
-        stream._read = saved.whole_numbers("read", stream.batch, least=0)
-        stream._last_at = model.array(saved.whole_numbers("last_at", stream.batch, least=-1))
+        stream._read, stream._last_at = read, model.array(last_at)
         if "types" in saved.notes:  # older versions knew one type
             stream._type = saved.whole_numbers("types", stream.batch, least=0).tolist()
             if max(stream._type) >= part.types:

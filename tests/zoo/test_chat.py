@@ -324,7 +324,9 @@ def test_files_that_are_no_chats_are_refused(chat_folder, tmp_path):
     for name, wrong in (
         ("messages", [{"role": 3}]), ("messages", 5), ("now", "yesterday"), ("pin", [[3]]),
         ("template", "x"), ("transcript", [-1, "", []]), ("transcript", [0, "", [10**9]]),
-        ("documents", [None]),
+        ("documents", [None]), ("messages", ["text"]), ("messages", [[]]), ("messages", "text"),
+        ("pin", [[float("inf"), 3]]), ("template", ["x", {"bos_token": 1}]),
+        ("transcript", [0, None, []]), ("transcript", [0, "", None]), ("transcript", [0, "", 0]),
     ):  # fmt: skip
         stream.save(tmp_path / "bad.safetensors", {"chat": {**good, name: wrong}})
         with pytest.raises(at.StateError, match=r"bad\.safetensors"):

@@ -15,6 +15,7 @@ import attendre_core as at
 from attendre_core.cli import main
 from attendre_core.zoo.tokenizers.fast import FastTokenizer
 from attendre_core.zoo.tokenizers.growth import growth_of_characters
+from attendre_core.zoo.tokenizers.patterns import check_pattern
 
 tokenizers = pytest.importorskip("tokenizers")
 OURS = (at.CheckpointError, at.ConfigError)
@@ -38,14 +39,83 @@ def replacing(old: str, new: str) -> dict[str, Any]:
     return {"type": "Replace", "pattern": {"String": old}, "content": new}
 
 
-def test_a_pattern_without_end_is_our_error(tmp_path: Path, capfd: Any) -> None:
+def split(pattern: str) -> dict[str, Any]:
+    regex = {"Regex": pattern}
+    return {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+
+
+def test_a_pattern_that_takes_too_long_is_our_error(tmp_path: Path, capfd: Any) -> None:
     """The library panics with a BaseException once it has tried ten million ways."""
-    split = {"type": "Split", "pattern": {"Regex": "(a+)+$"}, "behavior": "Isolated"}
-    found = FastTokenizer.from_file(written(tmp_path, pre_tokenizer={**split, "invert": False}))
+    found = FastTokenizer.from_file(written(tmp_path, pre_tokenizer=split("a*a*(?!a)[^b]")))
     assert found.encode("aa") == [1]
     for call in (found.encode, found.encode_with_offsets, lambda t: found.encode_pair("a", t)):
         with pytest.raises(at.CheckpointError, match="retry-limit-in-match"):
-            call("a" * 40 + "b")
+            call("a" * 6000 + "b")
+
+
+ENDLESS = [
+    "(a+)+$", "(?:a*)*", "(a|a){18}[bc]", "(aa?)+[bc]", "(?i:a|b)+", "(?>a|b)*", "(?=(a+)+b)",
+    "((a{0,99}){0,99}){0,99}b", "(?<n>a+)+", "[^]a](a+)+", r"\](a+)+", r"[\]](a|b)+",
+    "a(?#])(a+)+",
+    "(a{2,3}){9}", "a*a*a*[bc]", "a{1,30}b{,30}c?d{2,}", r"(?<r>a\g<r>?a)$",
+    "(" * 60 + ")" * 60,
+]  # fmt: skip
+#: In the manner of published tokenizers.
+HONEST = [
+    r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+    r"(?i:'s|'t)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+",
+    r"[^\r\n\p{L}]?[\p{Lu}\p{M}]*[\p{Ll}\p{M}]+(?i:'s|'ll)?|[^\r\n\p{L}]?[\p{Lu}\p{M}]+[\p{Ll}]*",
+    r"[^\r\n\p{L}\p{N}]?((?=[\p{L}])([^a-z]))*((?=[\p{L}])([^A-Z]))+",
+    r"[\p{Han}]+|[\p{L}&&[^\p{Han}]]*[\p{M}&&[^\p{Han}]]+(?i:'s|'t)?",
+    r"(?=(\d{3})+(?!\d))", r"\p{N}{1,3}(?=(?:\p{N}{3})*(?:\P{N}|$))", r" ?[^(\s|[.,!?])]+",
+    r"[!\"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+", "[一-龥]+", "[]a]+x", " {2,}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("pattern", ENDLESS)
+def test_patterns_that_can_take_endless_time_are_refused(tmp_path: Path, pattern: str) -> None:
+    with pytest.raises(at.CheckpointError, match="which can take endless time"):
+        check_pattern(pattern)
+    replace = {"type": "Replace", "pattern": {"Regex": pattern}, "content": ""}
+    for parts in (
+        {"pre_tokenizer": {"type": "Sequence", "pretokenizers": [split(pattern)]}},
+        {"normalizer": replace}, {"decoder": replace},
+    ):  # fmt: skip
+        with pytest.raises(at.CheckpointError):
+            FastTokenizer.from_file(written(tmp_path, **parts))
+
+
+@pytest.mark.parametrize("pattern", HONEST)
+def test_patterns_of_published_tokenizers_are_not(tmp_path: Path, pattern: str) -> None:
+    found = FastTokenizer.from_file(written(tmp_path, pre_tokenizer=split(pattern)))
+    assert found.decode(found.encode("a"))
+
+
+def test_words_of_any_length_are_refused(tmp_path: Path) -> None:
+    """WordPiece takes the cube of them: 100,000 letters would take hours."""
+    model = {"type": "WordPiece", "vocab": {"a": 0, "##a": 1, "[UNK]": 2}, "unk_token": "[UNK]",
+             "continuing_subword_prefix": "##", "max_input_chars_per_word": 10**9}  # fmt: skip
+    with pytest.raises(at.CheckpointError, match="words of 1000000000 characters"):
+        FastTokenizer.from_file(written(tmp_path, model))
+
+
+BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
+DOUBLE = {
+    "normalizer": {"type": "ByteLevel"}, "pre_tokenizer": BYTES,
+    "decoder": {"type": "BPEDecoder", "suffix": ""},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", DOUBLE)
+def test_steps_that_double_a_text_are_counted(
+    tmp_path: Path, where: str, little_memory: Any
+) -> None:
+    """Thirty of them make a gigabyte of one space, and the library aborts."""
+    name = where.replace("_", "") + "s"
+    for step, count in ((DOUBLE[where], 30), ({**DOUBLE[where], "suffix": "x"}, 300)):
+        steps = {"type": "Sequence", name: [step] * count}
+        with pytest.raises(at.CheckpointError, match=f"the {where} of the tokenizer (may|has)"):
+            FastTokenizer.from_file(written(tmp_path, **{where: steps}))
 
 
 @pytest.mark.parametrize("where", ["normalizer", "decoder"])

@@ -229,7 +229,9 @@ def test_the_fingerprint_is_the_same_on_every_backend(tiny_folder, library):
         ("read", [1, True]),
         ("read", "ab"),
         ("read", None),
+        ("read", [45, 2]),
         ("last_at", [0.5, 1]),
+        ("last_at", [45, 0]),
         ("pending", [[1]]),
         ("pending", [[1], [256]]),
         ("pending", [[1], [-1]]),
@@ -240,12 +242,14 @@ def test_the_fingerprint_is_the_same_on_every_backend(tiny_folder, library):
 )
 def test_notes_that_lie_are_refused(saved, name, value):
     model, file = saved
-    header, arrays = contents(file)
-    notes = json.loads(header["notes"]) | {name: value}
-    if value is None:
-        del notes[name]
-    numpy_files.save_file(arrays, file, metadata={**header, "notes": json.dumps(notes)})
-    with pytest.raises(at.StateError):
+
+    def change(arrays, notes):
+        notes[name] = value
+        if value is None:
+            del notes[name]
+
+    rewritten(file, change)
+    with pytest.raises(at.StateError, match="has|holds"):
         model.restore(file)
 
 
@@ -320,6 +324,7 @@ LIES = {
     "a key is no number": set_to("states.0.kv.key", (0, 0, 0, 0), np.nan),
     "a score is infinite": set_to("states.1.kv.score", (0, 0), np.inf),
     "the last state is no number": set_to("last", (0, 0), -np.inf),
+    "a position that was not read": set_to("states.0.kv.position", (1, 0), 21),
     "a position before all": set_to("states.0.kv.position", (0, 0), -(2**31)),
     "a position behind all": set_to("states.0.kv.position", (0, 0), 2**31 - 1),
     "a clock that wrapped": set_to("states.0.kv.clock", 0, -5),
@@ -369,6 +374,11 @@ def test_no_byte_of_a_header_can_be_changed(saved):
         file.write_bytes(broken)
         with pytest.raises(at.StateError):
             saving.read_arrays(file)
+    for place in (p for p in range(8, 8 + length) if whole[p] == ord(" ")):
+        for sign in b"\t\n\r":
+            file.write_bytes(whole[:place] + bytes([sign]) + whole[place + 1 :])
+            with pytest.raises(at.StateError):
+                saving.read_arrays(file)
 
 
 def test_a_later_format_says_so(saved):

@@ -202,6 +202,27 @@ class TestOut:
         assert "is not a file of spans" in capsys.readouterr().err
         assert (texts.parent / "out.jsonl").read_bytes() == content
 
+    @pytest.mark.parametrize(
+        "lines",
+        [
+            b'{"done": ' + b"[" * 100_000 + b"\n",
+            b'{"done": "a", "bytes": Infinity, "modified": 1}\n',
+            b'{"done": [1], "bytes": 1, "modified": 1}\n',
+            b"my own notes",
+            b"my own notes\n",
+        ],
+        ids=["deep", "infinite", "a list", "notes cut short", "notes"],
+    )
+    def test_lines_of_others_are_kept(self, tmp_path, lines):
+        file = tmp_path / "out.jsonl"
+        with SpanFile(file, {}):
+            pass
+        content = file.read_bytes() + lines
+        file.write_bytes(content)
+        with pytest.raises(at.StateError, match="is not a file of spans"):
+            SpanFile(file, {})
+        assert file.read_bytes() == content
+
     def test_one_process_at_a_time(self, tmp_path):
         pytest.importorskip("fcntl")
         with (

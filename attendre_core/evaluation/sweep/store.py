@@ -123,6 +123,8 @@ def read_results(path: Path) -> tuple[dict[str, Any], list[Measured]]:
 
     Of two lines about the same item the later one is used; an incomplete last line is ignored.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise StateError(f"results: {path} cannot be read: it is no file.")
     try:
         # Bytes, because an incomplete last line may end inside of a character.
         *lines, _ = path.read_bytes().split(b"\n")

@@ -2,17 +2,19 @@
 
 A ``tokenizer.json`` may replace each character by many, several times over: five such steps of a
 hundred characters make ten gigabytes of one letter, and the library that does it aborts the
-process. So the steps are added up before the tokenizer is used.
+process. So the steps are multiplied before the tokenizer is used, and what would take endless time
+is refused with them: patterns, and the longest word of WordPiece.
 """
 
 from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from attendre_core.errors import CheckpointError
+from attendre_core.zoo.tokenizers.patterns import check_pattern
 
 __all__ = ["MOST", "check_growth", "check_pieces", "growth_of_characters"]
 
@@ -21,6 +23,15 @@ __all__ = ["MOST", "check_growth", "check_pieces", "growth_of_characters"]
 MOST = 128
 #: Characters of a piece. The longest that we know are runs of white space, of about 500.
 _LONGEST = 2**13
+#: Steps of a sequence. Each may add a little to every character; the longest that we know are lists
+#: of some tens of replacements.
+_MOST_STEPS = 256
+#: Characters of a word of WordPiece, which takes the cube of them. Files say 100.
+_LONGEST_WORD = 1000
+#: Bytes that become of one by steps without a text of their own: a byte becomes a character, a
+#: space a mark.
+_OWN_GROWTH = {"ByteLevel": 2, "Metaspace": 4}
+_SEQUENCES = ("normalizers", "pretokenizers", "decoders")
 #: Kinds of fields in protobuf: bytes, and those of fixed length.
 _BYTES, _FIXED = 2, {1: 8, 5: 4}
 
@@ -31,12 +42,29 @@ def check_growth(inner: Any) -> None:
         part = getattr(inner, name)
         if part is None:
             continue
-        growth = _growth(json.loads(part.__getstate__()))
+        step = json.loads(part.__getstate__())
+        count = sum(1 for _ in _steps(step))
+        if count > _MOST_STEPS:
+            raise CheckpointError(
+                f"the {name} of the tokenizer has {count} steps, expected at most {_MOST_STEPS}. "
+                "Use another tokenizer."
+            )
+        growth = 1
+        for each in _steps(step):
+            growth *= _growth(each)
+            if isinstance(each.get("pattern"), dict) and "Regex" in each["pattern"]:
+                check_pattern(each["pattern"]["Regex"])
         if growth > MOST:
             raise CheckpointError(
                 f"the {name} of the tokenizer may make {growth} bytes of one, expected at most "
                 f"{MOST}: a text would fill all memory. Use another tokenizer."
             )
+    longest = getattr(inner.model, "max_input_chars_per_word", 0)
+    if longest > _LONGEST_WORD:
+        raise CheckpointError(
+            f"the tokenizer takes words of {longest} characters apart, expected at most "
+            f"{_LONGEST_WORD}: that would take too long. Use another tokenizer."
+        )
     _check_pieces(inner.get_vocab())
 
 
@@ -91,25 +119,30 @@ def _field(message: bytes, number: int) -> bytes:
     return found
 
 
-def _growth(step: Any) -> int:
+def _steps(step: Any) -> Iterator[dict[str, Any]]:
+    """Yield the steps of a part, those of sequences one by one."""
+    inner = [each for name in _SEQUENCES for each in step.get(name) or ()]
+    for each in inner:
+        yield from _steps(each)
+    if not inner:
+        yield step
+
+
+def _growth(step: dict[str, Any]) -> int:
     """Return a bound on how many bytes become of one, by the JSON of a step."""
-    if not isinstance(step, dict):
-        return 1
-    total = 1
-    for name in ("normalizers", "pretokenizers", "decoders"):
-        for inner in step.get(name) or ():
-            total *= _growth(inner)
     kind = step.get("type")
     if kind == "Replace":
         pattern, content = step.get("pattern") or {}, len(str(step.get("content")).encode())
         taken = len(str(pattern.get("String", "")).encode())
         # A pattern may match nothing, before each byte.
-        total *= max(-(-content // taken), 1) if taken else content + 1
-    elif kind in ("Prepend", "Strip"):
-        total *= 1 + len(str(step.get("prepend", "")).encode())
-    elif kind == "Precompiled":
-        total *= growth_of_characters(base64.b64decode(step.get("precompiled_charsmap") or ""))
-    return total
+        return max(-(-content // taken), 1) if taken else content + 1
+    if kind == "Prepend":
+        return 1 + len(str(step.get("prepend", "")).encode())
+    if kind == "Precompiled":
+        return growth_of_characters(base64.b64decode(step.get("precompiled_charsmap") or ""))
+    if "" in (step.get("suffix"), step.get("word_delimiter_token")):
+        return 2  # nothing is found before each byte, and becomes a space
+    return _OWN_GROWTH.get(str(kind), 1)
 
 
 def growth_of_characters(compiled: bytes) -> int:
