@@ -75,8 +75,7 @@ def _story(arguments: argparse.Namespace) -> Reading:
             if len(tokens) == len(document.words)
             else [Story.word(token) for token in tokens]
         ),
-        f"A tiny model reads {document.tokens.size} words, one of them the answer. {question} "
-        f"{answer.capitalize()} is right",
+        f"{question} A tiny model reads {document.tokens.size} words; {answer} is right",
         answer,
     )
 

@@ -57,11 +57,11 @@ def test_without_arguments(
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
     assert "\nall memories: +k=16+chunk=16:32\n" in text
-    # attendre shows its present chunk, which competes only in the next step.
     for name in ("MT+wait=16", "AS+wait=16", "LRA-sum+c=0+wait=16"):
-        told = rf"\n{re.escape(name)}  \u2717 wrong: .*\n  32 of 256 tokens in memory"
+        told = rf"\n{re.escape(name)}  \u2717 wrong: .*\n  32 of 256 tokens in memory \(M = 32\), "
         assert re.search(told, text), name
-    assert re.search(r"\nattendre  \u2713 right: library 100 %\n  48 of 256 tokens in m", text)
+    room = re.escape("48 of 256 tokens in memory (M + S = 32 + 16), ")
+    assert re.search(rf"\nattendre  \u2713 right: library 100 %\n  {room}", text)
     assert "\nfull  \u2713 right: library 100 %\n  all 256 tokens in memory\n" in text
     assert "step 16" in text
     assert "library is found with LFA-1e-3+c=0+wait=16, attendre, full; not with MT" in text
@@ -224,14 +224,33 @@ def test_equal_bytes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
     text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
-    assert "5 of 5 tokens in memory, 0 evicted, 0 refused" in text
+    assert "5 of 5 tokens in memory (M = 256), 0 evicted, 0 refused" in text
+
+
+def test_full_attention_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    text = trace("--policies", "full", capsys=capsys)
+    assert "\nfull  \u2713 right: library 100 %\n  all 256 tokens in memory\n" in text
+    (policy,) = json.loads(trace("--policies", "full", "--json", capsys=capsys))["policies"]
+    assert policy["layers"][1]["survivors"] == list(range(256))
+
+
+def test_line_breaks_and_spaces_are_shown(
+    own: Model, elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """In what the last query attends to, and as the next word."""
+    monkeypatch.setattr(own, "text", lambda tokens: "\n" * len(tokens))
+    (elsewhere / "text.txt").write_text("text")
+    given = ("--model", "own", "--text", "text.txt", "--policies", "MT", "--layer", "0")
+    text = trace(*given, capsys=capsys)
+    assert re.search(r"\nMT  next: \u21b5 \d", text)
+    assert re.search(r"  last query: \u21b5 @\d", text)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--policies", "XYZ"), "'XYZ' is not known"),
-        (("--policies", "full"), "full attention has no memory to look into"),
+        (("--policies", "full:8"), "full attention has no size and no options"),
         (("--size", "few"), "the size is 'few'"),
         (("--policies", ","), "the list is empty; separate words by commas"),
         (("--model", "own", "--prompt", "x", "--policies", "attendre"), "Use 'attendre-causal"),

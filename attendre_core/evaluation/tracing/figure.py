@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tracing.coarse import coarse_map
-from attendre_core.evaluation.tracing.labels import short_names
+from attendre_core.evaluation.tracing.labels import room, short_names
 from attendre_core.evaluation.tracing.record import HELD, STATES, LayerTrace, TextTrace
 
 __all__ = ["figure_of", "write_png"]
@@ -67,15 +67,15 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             above = figure.add_subplot(grid[2 * i, j])
             below = figure.add_subplot(grid[2 * i + 1, j], sharex=above)
             layer = policy.layers[number]
-            kept = f"{layer.counts()['held']} of {len(trace.words)} kept"
+            held = f"{layer.counts()['held']} of {len(trace.words)} kept ({room(policy, layer)})"
+            kept = f"all {len(trace.words)} kept" if policy.full else held
             title = f"layer {layer.layer}: {kept}"
-            if layer.window is not None:
-                title += f" (sliding window of {layer.window})"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
+                right = policy.answers(trace.answer)
                 # The font has these two signs.
-                mark = {None: "next:", True: "\N{CHECK MARK} answers", False: "\N{BALLOT X} answers"}
-                title += f"; {mark[policy.answers(trace.answer)]} {word} {100 * share:.0f} %"
+                mark = "\N{CHECK MARK} answers" if right else "\N{BALLOT X} answers"
+                title += f"; {'next:' if right is None else mark} {word} {100 * share:.0f} %"
             name = f"{_plain(names[i])}\n{_plain(title)}"
             above.set_title(name, fontsize=9, loc="left", color=_INK)
             _draw_map(above, layer)

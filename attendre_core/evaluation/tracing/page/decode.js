@@ -18,7 +18,7 @@ function unpacked(number) {
 class Layer {
   constructor(raw, steps) {
     this.number = raw.layer;
-    this.size = raw.size;
+    this.room = raw.room;
     this.window = raw.window;
     this.steps = steps;
     this.raw = raw;
@@ -95,15 +95,21 @@ function verdict(one) {
   return `${mark} ${one.next[0][0]}, ${percent(one.next[0][1])}`;
 }
 
-/* How many entries there is room for, in words. */
-function room(one, part) {
-  if (one.full) return "room for everything";
-  if (part.window) return `the sliding window of the layer, ${part.window} tokens, whatever M is`;
+/* How many tokens a layer holds, and how many there is room for. */
+function holds(one, part, count) {
+  if (one.full && count === TOKENS) return `all ${TOKENS} tokens`;
+  const room = one.full ? "" : ` (${part.room.replace(/ /g, "\u00a0")})`;
+  return `${count} of ${TOKENS} tokens${room}`;
+}
+
+/* What M + S and a number for each head mean, where a memory has them. */
+function roomExplained(one, part) {
+  if (one.full || part.window) return "";
   const chunk = one.visible
-    ? ` and the S\u00a0=\u00a0${one.chunk} of the last chunk, which compete in the next step` : "";
+    ? ` The S\u00a0=\u00a0${one.chunk} of the last chunk compete in the next step.` : "";
   const heads = one.perHead
-    ? "; every head keeps its own M, and a token counts while any head keeps it" : "";
-  return `M\u00a0=\u00a0${part.size} entries${chunk}${heads}`;
+    ? " Every head keeps its own, and a token counts while any head keeps it." : "";
+  return chunk + heads;
 }
 
 /* A word as it is shown by itself: quoted, line breaks as a sign. */
