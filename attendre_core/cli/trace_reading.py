@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attendre_core.cli.terminal import standard_input
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.tracing.words import Naming
@@ -137,6 +138,6 @@ def _text(file: str | None) -> str:
     try:
         if file == "-":
             return standard_input().read()
-        return Path(file).read_text(encoding="utf-8", errors="replace")
+        return user_path(file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"trace: {file} cannot be read ({error.strerror}).") from error
