@@ -72,6 +72,22 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     ]  # fmt: skip
 
 
+def test_the_first_part_says_nothing_about_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a minute to compile; each of the others takes a second."""
+    stream, clock = io.StringIO(), iter([0.0, 60.0, *map(float, range(70, 74))])
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0.0)
+    bar = progress_bar(30, "reading", " tokens", lines=True)
+    for count in (10, 10, 1, 4, 5):
+        bar.update(count)
+    assert stream.getvalue().splitlines() == [
+        "reading: 10/30 tokens", "reading: 20/30 tokens, 0:10 left",
+        "reading: 21/30 tokens, 0:09 left", "reading: 25/30 tokens, 0:04 left",
+        "reading: 30/30 tokens, 0:00 left",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize("show", [None, False])
 def test_short_work_prints_nothing_into_a_file(
     show: bool | None, monkeypatch: pytest.MonkeyPatch

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attendre_core import progress
 from attendre_core.cli import build_parser, main
 from attendre_core.evaluation import load_tiny
 from attendre_core.presets import CONTROL_PRESETS, PRESETS, TIER_PRESETS, preset
@@ -225,6 +226,18 @@ def test_equal_bytes(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
     text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
     assert "5 of 5 tokens in memory (M = 256), 0 evicted, 0 refused" in text
+
+
+def test_progress_goes_to_stderr_in_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trace(*FEW, capsys=capsys)
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0)
+    assert main(["trace", *FEW]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == plain
+    done = [line.split()[1] for line in shown.err.splitlines()]
+    assert done == [f"{count}/256" for count in (64, 128, 192, 256)]
 
 
 def test_full_attention_alone(capsys: pytest.CaptureFixture[str]) -> None:
