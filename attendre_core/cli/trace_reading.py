@@ -35,6 +35,8 @@ class Reading(NamedTuple):
         One sentence about model and input.
     answer
         The right next word, if there is one.
+    words
+        What was read, where tokens do not tell.
     """
 
     model: Model
@@ -42,6 +44,7 @@ class Reading(NamedTuple):
     naming: Naming | None
     title: str
     answer: str | None = None
+    words: tuple[str, ...] | None = None
 
 
 def tiny_reading(arguments: argparse.Namespace) -> Reading:
@@ -70,14 +73,10 @@ def _story(arguments: argparse.Namespace) -> Reading:
     return Reading(
         load_tiny(arguments.model, backend=arguments.backend),
         document.tokens.tolist(),
-        # The words that mean nothing to the model share tokens.
-        lambda tokens: (
-            list(document.words)
-            if len(tokens) == len(document.words)
-            else [Story.word(token) for token in tokens]
-        ),
+        lambda tokens: [Story.word(token) for token in tokens],
         f"{question} A tiny model reads {document.tokens.size} words; {answer} is right",
         answer,
+        document.words,  # those that mean nothing to the model share tokens
     )
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.cli import main
 from attendre_core.evaluation.tracing.record import HELD, STATES
 from attendre_core.evaluation.tracing.trace_page import page_of
 
@@ -43,7 +45,7 @@ class Texts(HTMLParser):
             self.texts[name], self.attributes[name] = "", found
         if tag in ("td", "th"):
             self.cells.append("")
-        if tag not in ("meta", "link", "input", "br", "img"):
+        if tag not in ("meta", "link", "input", "br", "img", "wbr"):
             self.open.append(name)
 
     def handle_endtag(self, tag: str) -> None:
@@ -194,6 +196,19 @@ class TestInTheBrowser:
         assert texts.texts["words"].replace("\u2026", "").split() == [f"w{i}" for i in held]
         best = layer.attended.position[layer.attended.weight[2].argmax()]
         assert texts.texts["strongest"].startswith(f"\u201cw{best}\u201d token {best}: ")
+
+    def test_the_shipped_example_opens_on_a_winner_beside_a_loser(
+        self, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        assert main(["trace", "--out", str(tmp_path / "out")]) == 0
+        texts = opened((tmp_path / "out/trace.html").read_text(encoding="utf-8"))
+        assert texts.texts["name"] == "attendre"
+        assert texts.texts["verdict"] == "\u2713 answers library, 100\u00a0%"
+        assert texts.texts["other-verdict"].startswith("\u2717 answers ")
+        for told in ("holds all 256 tokens", "holds 48 of 256 tokens (M\u00a0+\u00a0S\u00a0="):
+            assert told in texts.texts["policies"]
+        assert "where is Ben's house?" in texts.texts["words"]
 
     def test_the_map_beside_says_what_the_other_memory_does(
         self, opened: Any, made_up: Any

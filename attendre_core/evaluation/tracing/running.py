@@ -31,6 +31,7 @@ def trace_text(
     *,
     layers: Sequence[int] | None = None,
     naming: Naming | None = None,
+    words: Sequence[str] | None = None,
     title: str = "",
     answer: str | None = None,
     full: bool = False,
@@ -50,6 +51,8 @@ def trace_text(
         Numbers of the layers to record; None records all.
     naming
         Returns the text to show for each token; None uses the model's tokenizer.
+    words
+        What was read, a word for each token, if ``naming`` cannot tell it from the tokens.
     title
         Title of the trace.
     answer
@@ -89,6 +92,8 @@ def trace_text(
             raise ConfigError(
                 f"trace: layer {number} does not exist; the model has layers 0 to {count - 1}."
             )
+    if words is not None and len(words) != len(ids):
+        raise ConfigError(f"trace: there are {len(words)} words, expected {len(ids)}, one a token.")
     names = naming or (lambda some: pieces_of(model.text, some))
     traces = []
     for name, memory in memories.items():
@@ -107,7 +112,7 @@ def trace_text(
                 full and name == "full",
             )
         )  # fmt: skip
-    return TextTrace(title, tuple(names(ids)), tuple(traces), answer)
+    return TextTrace(title, tuple(names(ids) if words is None else words), tuple(traces), answer)
 
 
 def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str, float], ...]:
