@@ -10,6 +10,9 @@ import pytest
 from attendre_core import progress
 from attendre_core.progress import progress_bar
 
+#: Before fixtures change it.
+PAUSE = progress._LINE_PAUSE
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -63,6 +66,7 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     stream, clock = io.StringIO(), iter(range(1000))
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress, "_LINE_PAUSE", PAUSE)
     bar = progress_bar(100, "reading", " tokens", lines=True)
     for _ in range(25):
         bar.update(4)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attendre_core.cli.terminal import Terminal
 from attendre_core.evaluation.tracing.coarse import coarse_map, steps_of_rows
-from attendre_core.evaluation.tracing.labels import room, short_names
+from attendre_core.evaluation.tracing.labels import holds, short_names
 from attendre_core.evaluation.tracing.record import (
     AHEAD,
     HELD,
@@ -90,12 +90,12 @@ def lines_of(
         title += f"  {_mark(policy.answers(trace.answer), terminal)} "
         title += ", ".join(words[: max(likely, 1)])
     yield title
-    if policy.full:
-        yield f"  all {len(trace.words):,} tokens in memory"
+    if policy.full and layer.window is None:
+        yield f"  holds {holds(policy, layer)}"
         return
     yield (
-        f"  {counts['held']:,} of {len(trace.words):,} tokens in memory ({room(policy, layer)}), "
-        f"{counts['evicted']:,} evicted, {counts['refused']:,} refused"
+        f"  holds {holds(policy, layer)}, {counts['evicted']:,} evicted, "
+        f"{counts['refused']:,} refused"
     )
     yield from (f"  {line}" for line in _strongest(trace, layer))
     wide = _wide(terminal)

@@ -282,7 +282,8 @@ class TestInTheBrowser:
         traced = replace(trace, policies=(first, *(replace(o, memory=memory) for o in others)))
         texts = opened(page_of(traced), "#policy=1&layer=0&token=2")
         assert "0 (sliding window of 8)" in texts.texts["layer"]
-        assert "tokens (sliding\u00a0window\u00a0of\u00a08)" in texts.texts["text-count"]
+        told = texts.texts["text-count"].replace("\u00a0", " ")
+        assert "tokens (sliding window of 8, room for 5) in memory." in told
         assert texts.texts["words"].startswith("one\u21b5\ntwo \u21b5\nthree")
         assert "Token 2 \u201c\u21b5\u201d" in texts.texts["detail"]
         assert texts.cells[9] == "0 (window)"

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tracing.coarse import coarse_map
-from attendre_core.evaluation.tracing.labels import room, short_names
+from attendre_core.evaluation.tracing.labels import holds, short_names
 from attendre_core.evaluation.tracing.record import HELD, STATES, LayerTrace, TextTrace
 
 __all__ = ["figure_of", "write_png"]
@@ -67,9 +67,7 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             above = figure.add_subplot(grid[2 * i, j])
             below = figure.add_subplot(grid[2 * i + 1, j], sharex=above)
             layer = policy.layers[number]
-            held = f"{layer.counts()['held']} of {len(trace.words)} kept ({room(policy, layer)})"
-            kept = f"all {len(trace.words)} kept" if policy.full else held
-            title = f"layer {layer.layer}: {kept}"
+            title = f"layer {layer.layer}: {holds(policy, layer)}"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
                 right = policy.answers(trace.answer)
@@ -142,7 +140,7 @@ def _draw_weights(axes: Any, layer: LayerTrace, *, last: bool) -> None:
     axes.set_xlim(0, count)
     axes.xaxis.set_major_locator(_few_ticks(8))
     axes.yaxis.set_major_locator(_few_ticks(2, whole=False))
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     axes.tick_params(labelsize=7)
     if last:
         axes.set_xlabel("token", fontsize=8)

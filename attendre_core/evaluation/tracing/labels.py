@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from attendre_core.evaluation.tracing.record import LayerTrace, PolicyTrace
 
-__all__ = ["room", "short_names"]
+__all__ = ["holds", "room", "short_names"]
 
 _PARTS = re.compile(r"(?P<head>.*?)(?P<options>(?:\+[\w.=-]+)*)(?P<size>(?::\d+\w*)?)", re.DOTALL)
 
@@ -46,7 +46,8 @@ def room(policy: PolicyTrace, layer: LayerTrace) -> str:
     """Return how many entries there is room for in a layer.
 
     With ``present="visible"``, the S entries of the last chunk are held besides: they compete only
-    in the next step. With eviction per head, a token is held while any head holds it.
+    in the next step. With eviction per head, a token is held while any head holds it. A layer with
+    a sliding window has room for what all queries of a chunk can see.
 
     Examples
     --------
@@ -59,8 +60,16 @@ def room(policy: PolicyTrace, layer: LayerTrace) -> str:
     ['M = 32', 'M + S = 32 + 16', 'M + S = 32 + 16 per head']
     """
     if layer.window is not None:
-        return f"sliding window of {layer.window:,}"
+        return f"sliding window of {layer.window:,}, room for {layer.size:,}"
     memory = policy.memory
     each = f"{layer.size:,}"
     most = f"M + S = {each} + {memory.chunk:,}" if memory.present == "visible" else f"M = {each}"
     return f"{most} per head" if memory.per_head else most
+
+
+def holds(policy: PolicyTrace, layer: LayerTrace) -> str:
+    """Return how many tokens a layer holds at the end, and how many there is room for."""
+    tokens = len(layer.born)
+    if policy.full and layer.window is None:
+        return f"all {tokens:,} tokens"
+    return f"{layer.counts()['held']:,} of {tokens:,} tokens ({room(policy, layer)})"

@@ -97,14 +97,16 @@ function verdict(one) {
 
 /* How many tokens a layer holds, and how many there is room for. */
 function holds(one, part, count) {
-  if (one.full && count === TOKENS) return `all ${TOKENS} tokens`;
-  const room = one.full ? "" : ` (${part.room.replace(/ /g, "\u00a0")})`;
-  return `${count} of ${TOKENS} tokens${room}`;
+  if (one.full && !part.window && count === TOKENS) return `all ${TOKENS} tokens`;
+  // Lines are not broken inside of it.
+  const room = part.room.split(", ").map((words) => words.replace(/ /g, "\u00a0")).join(", ");
+  return `${count} of ${TOKENS} tokens${one.full && !part.window ? "" : ` (${room})`}`;
 }
 
 /* What M + S and a number for each head mean, where a memory has them. */
 function roomExplained(one, part) {
-  if (one.full || part.window) return "";
+  if (part.window) return " That is what the queries of a chunk see, each with a window of its own.";
+  if (one.full) return "";
   const chunk = one.visible
     ? ` The S\u00a0=\u00a0${one.chunk} of the last chunk compete in the next step.` : "";
   const heads = one.perHead
