@@ -83,7 +83,7 @@ const POLICIES = TRACE.policies.map((raw) => ({
 const TOKENS = TRACE.words.length;
 
 function percent(share) {
-  if (share > 0 && share < 0.00005) return "under 0.01\u00a0%";
+  if (share < 0.00005) return share > 0 ? "under 0.01\u00a0%" : "0\u00a0%";
   const digits = share >= 0.0995 ? 0 : share >= 0.00995 ? 1 : 2;
   return `${(100 * share).toFixed(digits)}\u00a0%`;
 }
