@@ -288,7 +288,7 @@ class TestInTheBrowser:
         assert "Token 2 \u201c\u21b5\u201d" in texts.texts["detail"]
         assert texts.cells[9] == "0 (window)"
         above = opened(page_of(traced), "#policy=1&layer=1").texts["text-count"]
-        assert "(M\u00a0+\u00a0S\u00a0=\u00a05\u00a0+\u00a01\u00a0per\u00a0head)" in above
+        assert "(M\u00a0+\u00a0S\u00a0=\u00a05\u00a0+\u00a01 per head)" in above
         assert "Every head keeps its own" in above
 
     def test_long_texts_open_and_narrow_screens_do_not_scroll_sideways(

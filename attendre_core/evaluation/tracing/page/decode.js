@@ -98,8 +98,8 @@ function verdict(one) {
 /* How many tokens a layer holds, and how many there is room for. */
 function holds(one, part, count) {
   if (one.full && !part.window && count === TOKENS) return `all ${TOKENS} tokens`;
-  // Lines are not broken inside of it.
-  const room = part.room.split(", ").map((words) => words.replace(/ /g, "\u00a0")).join(", ");
+  // Lines are not broken inside of M + S.
+  const room = part.room.replace(/ ([=+]) /g, "\u00a0$1\u00a0");
   return `${count} of ${TOKENS} tokens${one.full && !part.window ? "" : ` (${room})`}`;
 }
 
