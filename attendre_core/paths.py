@@ -25,6 +25,8 @@ def user_path(path: str | Path) -> Path:
     attendre_core.errors.ConfigError: ~nobody-of-this-name/text: there is no user of this name ...
     """
     shown = str(path)[:80]
+    if not str(path):  # which would be the current folder
+        raise ConfigError("The name of a file is empty. Write '.' for the current folder.")
     try:
         place = Path(path).expanduser()
         place.lstat()

@@ -28,24 +28,38 @@ class _Plain:
     def __init__(self, total: int | None, label: str, unit: str, out: TextIO) -> None:
         self.total, self.label, self.unit, self.out = total, label, unit, out
         self.done = 0
-        self.start = self.shown = time.monotonic()
+        self.shown = time.monotonic()
+        #: When the first part was done, and how large it was. It says nothing about the rest:
+        #: libraries are loaded and code is compiled in its time.
+        self.first: tuple[float, int] | None = None
         self.width = 0
 
     def update(self, count: int = 1) -> None:
         """Add ``count``; the line is redrawn at most every `_PAUSE` seconds."""
-        self.done += count
-        now = time.monotonic()
+        now = self._count(count)
         if now - self.shown < _PAUSE and (self.total is None or self.done < self.total):
             return
         self.shown = now
         self._write(self._line(now))
 
+    def _count(self, count: int) -> float:
+        """Add ``count``, and return the time."""
+        self.done += count
+        now = time.monotonic()
+        if self.first is None and self.done:
+            self.first = now, self.done
+        return now
+
     def _line(self, now: float) -> str:
         if self.total is None:
             return f"{self.label}: {self.done}{self.unit}"
-        left = (now - self.start) / max(self.done, 1) * (self.total - self.done)
+        line = f"{self.label}: {self.done}/{self.total}{self.unit}"
+        since, before = self.first or (now, self.done)
+        if self.done == before and self.done < self.total:
+            return line
+        left = (now - since) / max(self.done - before, 1) * (self.total - self.done)
         minutes, seconds = divmod(round(left), 60)
-        return f"{self.label}: {self.done}/{self.total}{self.unit}, {minutes}:{seconds:02d} left"
+        return f"{line}, {minutes}:{seconds:02d} left"
 
     def close(self) -> None:
         """Erase the line."""
@@ -64,8 +78,7 @@ class _Lines(_Plain):
 
     def update(self, count: int = 1) -> None:
         """Add ``count``, and print a line if the last one is long ago."""
-        self.done += count
-        now = time.monotonic()
+        now = self._count(count)
         if now - self.shown >= _LINE_PAUSE:
             self.shown = now
             self.out.write(f"{self._line(now)}\n")

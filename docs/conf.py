@@ -24,6 +24,7 @@ import attendre_core
 from attendre_core.cli import build_parser
 from attendre_core.presets import OPTIONS
 from inline_svg import inline_pictures
+from live_trace import write_live_trace
 from reference import completed
 
 if TYPE_CHECKING:
@@ -207,4 +208,5 @@ def setup(app: Sphinx) -> None:
     app.connect("viewcode-follow-imported", find_module)
     app.connect("viewcode-find-source", find_source)
     app.connect("doctree-resolved", inline_pictures)
+    app.connect("build-finished", write_live_trace)
     app.connect("env-check-consistency", check_nothing_undocumented)

@@ -1,13 +1,22 @@
-"""What the tests of the documentation share."""
+"""What tests share."""
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from attendre_core import progress
+
+
+@pytest.fixture(autouse=True)
+def no_lines_of_progress(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a command prints does not depend on how busy the machine is."""
+    monkeypatch.setattr(progress, "_LINE_PAUSE", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -66,6 +66,9 @@ def test_values(completed):
     assert completed("run", "--model", "") == []  # a file, with which bash goes on
     assert "needle" in completed("eval", "n")
     assert completed("completion", "") == ["bash", "zsh", "fish", "-h", "--help"]
+    # Lists go on behind a comma.
+    assert completed("trace", "--policies", "MT,LRA-m") == ["MT,LRA-max"]
+    assert completed("trace", "--policies", "MT,AS,ful") == ["MT,AS,full"]
     # A value that is called like a command is none.
     assert "--seed" in completed("demo", "--policies", "eval", "--s")
 

@@ -17,7 +17,12 @@ from attendre_core.evaluation.sweep import Cell, ResultStore
 from attendre_core.paths import user_path
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="uses files of Linux")
-NAMES = {"long": "x" * 300, "deep": "a/" * 3000 + "b", "of nobody": "~nobody-of-this-name/x"}
+NAMES = {
+    "long": "x" * 300,
+    "deep": "a/" * 3000 + "b",
+    "of nobody": "~nobody-of-this-name/x",
+    "empty": "",
+}
 #: Commands by what they do with a name.
 READS = {
     "run": ["run", "{}", "--model", "{}"],
@@ -75,7 +80,7 @@ def test_folders_that_are_read_only(command, capsys, tmp_path):
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
 def test_names_in_python(name, tmp_path):
-    with pytest.raises(ConfigError, match="too long|no user"):
+    with pytest.raises(ConfigError, match="too long|no user|is empty"):
         at.load(name)
     stream = load_tiny("prefix-lm", memory="attendre:32").stream()
     stream.feed([3, 4, 5])

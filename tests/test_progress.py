@@ -10,6 +10,9 @@ import pytest
 from attendre_core import progress
 from attendre_core.progress import progress_bar
 
+#: Before fixtures change it.
+PAUSE = progress._LINE_PAUSE
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:
@@ -63,12 +66,29 @@ def test_a_file_gets_a_line_now_and_then(monkeypatch: pytest.MonkeyPatch) -> Non
     stream, clock = io.StringIO(), iter(range(1000))
     monkeypatch.setattr(sys, "stderr", stream)
     monkeypatch.setattr(progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(progress, "_LINE_PAUSE", PAUSE)
     bar = progress_bar(100, "reading", " tokens", lines=True)
     for _ in range(25):
         bar.update(4)
     bar.close()
     assert stream.getvalue().splitlines() == [
         "reading: 40/100 tokens, 0:15 left", "reading: 80/100 tokens, 0:05 left",
+    ]  # fmt: skip
+
+
+def test_the_first_part_says_nothing_about_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It took a minute to compile; each of the others takes a second."""
+    stream, clock = io.StringIO(), iter([0.0, 60.0, *map(float, range(70, 74))])
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0.0)
+    bar = progress_bar(30, "reading", " tokens", lines=True)
+    for count in (10, 10, 1, 4, 5):
+        bar.update(count)
+    assert stream.getvalue().splitlines() == [
+        "reading: 10/30 tokens", "reading: 20/30 tokens, 0:10 left",
+        "reading: 21/30 tokens, 0:09 left", "reading: 25/30 tokens, 0:04 left",
+        "reading: 30/30 tokens, 0:00 left",
     ]  # fmt: skip
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from attendre_core.cli.arguments import add_command, print_json, whole_number
 from attendre_core.errors import ConfigError
 from attendre_core.files import write_text
+from attendre_core.paths import user_path
 
 if TYPE_CHECKING:
     from attendre_core.speed import Results
@@ -99,8 +100,8 @@ def run(arguments: argparse.Namespace) -> None:
     for name in arguments.backend:
         if name not in LIBRARIES:
             raise ConfigError(f"bench: backend is {name!r}, expected {' or '.join(LIBRARIES)}.")
-    if arguments.source:
-        results = Results.load(arguments.source)
+    if arguments.source is not None:
+        results = Results.load(user_path(arguments.source))
         if arguments.row:
             results = results.updated(_measured(arguments))
         elif not arguments.json and not arguments.page:

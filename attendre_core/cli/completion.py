@@ -70,7 +70,7 @@ def _offers(whole: argparse.ArgumentParser, command: str = "") -> Iterator[_Offe
 
 
 def _memories() -> list[str]:
-    return [*PRESETS, *CONTROL_PRESETS]
+    return [*PRESETS, *CONTROL_PRESETS, "full"]
 
 
 def _bash(offers: list[_Offered]) -> str:
@@ -87,7 +87,7 @@ def _bash(offers: list[_Offered]) -> str:
     return f"""\
 _attendre() {{
     local word="${{COMP_WORDS[COMP_CWORD]}}" before="${{COMP_WORDS[COMP_CWORD-1]}}"
-    local command="" words="" i
+    local command="" words="" before_comma="" i
     for ((i = 1; i < COMP_CWORD; i++)); do
         case "${{COMP_WORDS[i]}}" in
         {"|".join(map(shlex.quote, commands))}) command="${{COMP_WORDS[i]}}"; break ;;
@@ -100,7 +100,10 @@ _attendre() {{
 {lines(words)}
         esac ;;
     esac
-    COMPREPLY=($(compgen -W "$words" -- "$word"))
+    case "$word" in
+    *,*) before_comma="${{word%,*}}," ;;
+    esac
+    COMPREPLY=($(compgen -P "$before_comma" -W "$words" -- "${{word##*,}}"))
 }}
 complete -o default -F _attendre attendre
 """

@@ -128,7 +128,7 @@ def run(arguments: argparse.Namespace) -> None:
         field=arguments.field,
         without=(out, journal_of(out)),
     )
-    bar = progress_bar(documents.total, "embedding", " documents")
+    bar = progress_bar(documents.total, "embedding", " documents", lines=True)
     try:
         done = embed_documents(
             model, documents, out, name=Path(arguments.model).name, pooling=arguments.pooling,

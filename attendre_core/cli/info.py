@@ -49,6 +49,9 @@ _EXAMPLES = """\
   attendre info --memory 64MiB --layers 32 --kv-heads 8 --head-dim 128 --dtype bfloat16
   attendre info --memory attendre:1024 --both-ways --layers 12 --heads 12 --kv-heads 12"""
 
+#: Width of the second column of a table, at least.
+_LEAST_COLUMN = 44
+
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
 
 
@@ -207,7 +210,8 @@ def estimate(arguments: argparse.Namespace) -> dict[str, Any]:
 def print_text(answer: dict[str, Any]) -> None:
     """Print the answer as text."""
     terminal = Terminal()
-    print(", ".join(f"{name} {number}" for name, number in answer["versions"].items()))
+    said = ", ".join(f"{name} {number}" for name, number in answer["versions"].items())
+    print("\n".join(textwrap.wrap(said, terminal.columns, break_on_hyphens=False)))
     print(terminal.paint("\nBackends", "bold"))
     for entry in answer["backends"]:
         colour = "red" if entry["status"] == "missing" else "green"
@@ -222,7 +226,9 @@ def print_text(answer: dict[str, Any]) -> None:
         _print_row(f"+{usage:<16}", words)
     if "memory" in answer:
         size = answer["memory"]
-        print(terminal.paint(f"\nMemory {size['name']}", "bold"))
+        # A name may be broken before its options.
+        lines = textwrap.wrap(f"Memory {size['name']}".replace("+", " +"), terminal.columns)
+        print(terminal.paint("\n" + "\n".join(lines).replace(" +", "+"), "bold"))
         _print_row("", size["settings"], indent=1)
         _print_row(
             "",
@@ -234,10 +240,17 @@ def print_text(answer: dict[str, Any]) -> None:
 
 
 def _print_row(first: str, text: str, indent: int = 19) -> None:
-    """Print a row of two columns; the second begins ``indent`` places in, and is wrapped."""
-    width = max(Terminal().columns - indent - 1, 30)
+    """Print a row of two columns; the second begins ``indent`` places in, and is wrapped.
+
+    Where too little room is left for it, it goes below the first.
+    """
+    columns = Terminal().columns
+    if first and columns - indent < _LEAST_COLUMN:
+        print(f"  {first.rstrip()}")
+        first, indent = "", 5
+    width = max(columns - indent - 1, 30)
     lines = textwrap.wrap(text, width, break_long_words=False, break_on_hyphens=False) or [""]
-    print(f"  {first} {lines[0]}" if first else f"  {lines[0]}")
+    print(f"  {first} {lines[0]}" if first else f"{' ' * (indent + 1)}{lines[0]}")
     for line in lines[1:]:
         print(" " * (indent + 1) + line)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import (
@@ -19,6 +18,7 @@ from attendre_core.cli.arguments import (
 )
 from attendre_core.cli.terminal import Terminal, standard_input
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.pieces import cut_text
 
@@ -139,7 +139,7 @@ def _text(arguments: argparse.Namespace) -> str:
         if arguments.file == "-":
             text = standard_input().read()
         else:
-            text = Path(arguments.file).read_text(encoding="utf-8", errors="replace")
+            text = user_path(arguments.file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"run: {arguments.file} cannot be read ({error.strerror}).") from error
     if arguments.question is None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from attendre_core.cli.terminal import Terminal
 from attendre_core.evaluation.tracing.coarse import coarse_map, steps_of_rows
-from attendre_core.evaluation.tracing.labels import short_names
+from attendre_core.evaluation.tracing.labels import holds, short_names
 from attendre_core.evaluation.tracing.record import (
     AHEAD,
     HELD,
@@ -20,6 +20,7 @@ from attendre_core.evaluation.tracing.record import (
     PolicyTrace,
     TextTrace,
 )
+from attendre_core.evaluation.tracing.words import one_line
 
 __all__ = ["lines_of", "print_trace"]
 
@@ -89,13 +90,12 @@ def lines_of(
         title += f"  {_mark(policy.answers(trace.answer), terminal)} "
         title += ", ".join(words[: max(likely, 1)])
     yield title
-    if policy.full:
-        yield f"  all {len(trace.words):,} tokens in memory"
+    if policy.full and layer.window is None:
+        yield f"  holds {holds(policy, layer)}"
         return
-    window = "" if layer.window is None else f" (a sliding window of {layer.window:,})"
     yield (
-        f"  {counts['held']:,} of {len(trace.words):,} tokens in memory{window}, "
-        f"{counts['evicted']:,} evicted, {counts['refused']:,} refused"
+        f"  holds {holds(policy, layer)}, {counts['evicted']:,} evicted, "
+        f"{counts['refused']:,} refused"
     )
     yield from (f"  {line}" for line in _strongest(trace, layer))
     wide = _wide(terminal)
@@ -129,8 +129,7 @@ def _strongest(trace: TextTrace, layer: LayerTrace) -> Iterator[str]:
 
 def _word(trace: TextTrace, position: int) -> str:
     """Return the word at a position, as in ``word @7``."""
-    piece = trace.words[position]
-    return f"{_clean(piece) or ('(space)' if piece else '(no text)')} @{position}"
+    return f"{_clean(one_line(trace.words[position])) or '(no text)'} @{position}"
 
 
 def _map(layer: LayerTrace, wide: int, terminal: Terminal) -> Iterator[str]:
@@ -160,18 +159,18 @@ def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) ->
     """Yield the text around the entries left at the end, which are in green or in brackets."""
     kept = np.zeros(len(trace.words), dtype=bool)
     kept[layer.survivors] = True
-    line, room, lines = "", wide, 0
+    line, left, lines = "", wide, 0
     for words, held, start, glued in _runs(trace, kept):
         if glued and line.endswith(" "):
-            line, room = line[:-1], room + 1
+            line, left = line[:-1], left + 1
         for number, word in enumerate(words):
             first, last = number == 0, number == len(words) - 1
             shown = word
             if held and not terminal.colour:
                 shown = f"{'[' if first else ''}{word}{']' if last else ''}"
-            if len(shown) + 1 > room and line:
+            if len(shown) + 1 > left and line:
                 yield line.rstrip()
-                line, room, lines = "", wide, lines + 1
+                line, left, lines = "", wide, lines + 1
                 if lines == _LINES:
                     rest = int(kept[start:].sum())
                     yield terminal.paint(
@@ -180,7 +179,7 @@ def _text(trace: TextTrace, layer: LayerTrace, wide: int, terminal: Terminal) ->
                     return
             painted = terminal.paint(shown, "green") if held else terminal.paint(shown, "dim")
             line += painted + " "
-            room -= len(shown) + 1
+            left -= len(shown) + 1
     if line:
         yield line.rstrip()
 

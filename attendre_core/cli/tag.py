@@ -52,7 +52,8 @@ _EXAMPLES = """\
   tail -f server.log | attendre tag --model pii-tagger --memory 256 -
   attendre tag --model bert-base-NER --memory full page.txt"""
 
-_PIECE = 2**16
+#: Bytes read between two updates of the progress bar, and at once from standard input.
+_PIECE = 2**12
 
 
 def add_to(commands: Any) -> None:
@@ -201,7 +202,8 @@ def _open(name: str) -> BinaryIO:
 def _opened(files: list[str]) -> Iterator[tuple[str, Iterable[bytes | str]]]:
     """Yield names and contents, in pieces, with a progress bar for files."""
     sizes = {name: Path(name).stat().st_size for name in files if name != "-"}
-    bar = progress_bar(sum(sizes.values()), "tagging", " bytes") if sizes else None
+    total = sum(sizes.values())
+    bar = progress_bar(total, "tagging", " bytes", lines=True) if sizes else None
     try:
         for name in files:
             if name == "-":

@@ -161,8 +161,8 @@ def run(arguments: argparse.Namespace) -> None:
     try:
         trace = trace_text(
             reading.model, reading.tokens, memories, layers=_layers(arguments, reading.model),
-            naming=reading.naming, title=reading.title, answer=reading.answer, full=full,
-            on_read=bar.update,
+            naming=reading.naming, words=reading.words, title=reading.title, answer=reading.answer,
+            full=full, on_read=bar.update,
         )  # fmt: skip
     finally:
         bar.close()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from attendre_core.cli.terminal import standard_input
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 
 if TYPE_CHECKING:
     from attendre_core.evaluation.tracing.words import Naming
@@ -34,6 +35,8 @@ class Reading(NamedTuple):
         One sentence about model and input.
     answer
         The right next word, if there is one.
+    words
+        What was read, where tokens do not tell.
     """
 
     model: Model
@@ -41,6 +44,7 @@ class Reading(NamedTuple):
     naming: Naming | None
     title: str
     answer: str | None = None
+    words: tuple[str, ...] | None = None
 
 
 def tiny_reading(arguments: argparse.Namespace) -> Reading:
@@ -69,15 +73,10 @@ def _story(arguments: argparse.Namespace) -> Reading:
     return Reading(
         load_tiny(arguments.model, backend=arguments.backend),
         document.tokens.tolist(),
-        # The words that mean nothing to the model share tokens.
-        lambda tokens: (
-            list(document.words)
-            if len(tokens) == len(document.words)
-            else [Story.word(token) for token in tokens]
-        ),
-        f"A tiny model reads {document.tokens.size} words, one of them the answer. {question} "
-        f"{answer.capitalize()} is right",
+        lambda tokens: [Story.word(token) for token in tokens],
+        f"{question} A tiny model reads {document.tokens.size} words; {answer} is right",
         answer,
+        document.words,  # those that mean nothing to the model share tokens
     )
 
 
@@ -138,6 +137,6 @@ def _text(file: str | None) -> str:
     try:
         if file == "-":
             return standard_input().read()
-        return Path(file).read_text(encoding="utf-8", errors="replace")
+        return user_path(file).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"trace: {file} cannot be read ({error.strerror}).") from error

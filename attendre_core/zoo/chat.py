@@ -36,7 +36,7 @@ _PROBES = ("Why?", " 1", "\n\n-")
 #: What stands between documents and a question.
 _BETWEEN = "\n\n"
 #: Tokens read between two updates of a progress bar.
-_PIECE = 1024
+_PIECE = 256
 
 Message = dict[str, str]
 
@@ -102,7 +102,7 @@ class Chat:
         text
             A text of any length.
         progress
-            Whether to show a bar; None shows one on a terminal.
+            Whether to show a bar; None shows one on a terminal, and a line now and then elsewhere.
         """
         self._settle()
         if not _text("Chat.read", text).strip():
@@ -182,7 +182,7 @@ class Chat:
         if new is None:
             self._start()
             new = self._transcript.unread(text, *others) or []
-        bar = progress_bar(len(new), "reading", " tokens", progress)
+        bar = progress_bar(len(new), "reading", " tokens", progress, lines=True)
         try:
             for start in range(0, len(new), _PIECE):
                 piece = new[start : start + _PIECE]

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core import progress
 from attendre_core.cli import main
 
 pytest.importorskip("tokenizers")
@@ -87,6 +88,15 @@ def test_vectors_are_those_of_the_model(folder, embed, byte_llama):
     assert not list(Path().glob("v.parquet.*"))
 
 
+def test_progress_goes_to_stderr_in_lines(folder, embed, monkeypatch):
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0)
+    code, out, errors = embed("--out", "v.jsonl", "docs")
+    assert code == 0
+    assert "embedding" not in out
+    lines = [line for line in errors.splitlines() if line.startswith("embedding: ")]
+    assert [line.split()[1] for line in lines] == ["64", "128", "150"]
+
+
 KILLED = """
 import os, signal, sys
 from attendre_core.cli import main
@@ -101,7 +111,7 @@ class Bar:
                 file.write('{"id": "cut sh')
             os.kill(os.getpid(), signal.SIGKILL)
 
-embed.progress_bar = lambda *arguments: Bar()
+embed.progress_bar = lambda *arguments, **options: Bar()
 main(sys.argv[1:])
 """
 

@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import subprocess
+import sys
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+import attendre_core as at
+from attendre_core.cli import main
 from attendre_core.evaluation.tracing.record import HELD, STATES
 from attendre_core.evaluation.tracing.trace_page import page_of
 
@@ -41,7 +45,7 @@ class Texts(HTMLParser):
             self.texts[name], self.attributes[name] = "", found
         if tag in ("td", "th"):
             self.cells.append("")
-        if tag not in ("meta", "link", "input", "br", "img"):
+        if tag not in ("meta", "link", "input", "br", "img", "wbr"):
             self.open.append(name)
 
     def handle_endtag(self, tag: str) -> None:
@@ -78,7 +82,7 @@ class TestInTheBrowser:
                 capture_output=True, encoding="utf-8", timeout=120, check=True,
             )  # fmt: skip
             complaints = [line for line in done.stderr.splitlines() if "CONSOLE" in line]
-            assert not complaints, complaints
+            assert not complaints, "\n".join(complaints)
             return Texts(done.stdout)
 
         return open_page
@@ -185,13 +189,107 @@ class TestInTheBrowser:
             (30, 20), (58, 39), (30, 20),  # pointed at, left again, clicked
             (9, 7),  # sliders
         ]  # fmt: skip
-        assert texts.attributes["body"]["data-place"] == "#policy=1&layer=1&step=7&token=9"
+        assert texts.attributes["body"]["data-place"] == "#policy=1&other=0&layer=1&step=7&token=9"
         layer = trace.policies[1].layers[1]
         assert layer.attended is not None
         held = np.flatnonzero(layer.at(7) == HELD)
         assert texts.texts["words"].replace("\u2026", "").split() == [f"w{i}" for i in held]
         best = layer.attended.position[layer.attended.weight[2].argmax()]
         assert texts.texts["strongest"].startswith(f"\u201cw{best}\u201d token {best}: ")
+
+    def test_the_shipped_example_opens_on_a_winner_beside_a_loser(
+        self, opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+        assert main(["trace", "--out", str(tmp_path / "out")]) == 0
+        texts = opened((tmp_path / "out/trace.html").read_text(encoding="utf-8"))
+        assert texts.texts["name"] == "attendre"
+        assert texts.texts["verdict"] == "\u2713 answers library, 100\u00a0%"
+        assert texts.texts["other-verdict"].startswith("\u2717 answers ")
+        for told in ("holds all 256 tokens", "holds 48 of 256 tokens (M\u00a0+\u00a0S\u00a0="):
+            assert told in texts.texts["policies"]
+        assert "where is Ben's house?" in texts.texts["words"]
+
+    def test_the_map_beside_says_what_the_other_memory_does(
+        self, opened: Any, made_up: Any
+    ) -> None:
+        trace = made_up(tuple(f"w{i} " for i in range(60)))
+        script = """
+        const of = (id) => document.getElementById(id);
+        const map = of("other-map");
+        const box = map.getBoundingClientRect();
+        const at = {clientX: box.left + 0.505 * box.width, clientY: box.top + 0.51 * box.height};
+        map.dispatchEvent(new PointerEvent("pointermove", at));
+        document.body.dataset.pointed = of("detail").textContent;
+        map.dispatchEvent(new MouseEvent("click", at));
+        map.dispatchEvent(new KeyboardEvent("keydown", {key: "ArrowRight"}));
+        document.body.dataset.place = location.hash;
+        of("other").value = 1; of("other").dispatchEvent(new Event("change"));
+        """
+        texts = opened(page_of(trace), "#policy=1&layer=1&step=39", script=script)
+        told = str(texts.attributes["body"]["data-pointed"])
+        other = trace.policies[0].layers[1]
+        assert told.startswith("MT: Token 30 ")
+        assert f"step 20: {STATES[other.at(20)[30]]}. It came at step {other.born[30]} " in told
+        place = "#policy=1&other=0&layer=1&step=20&token=31"
+        assert texts.attributes["body"]["data-place"] == place
+        assert "Survival map of <LFA>" in str(texts.attributes["other-map"]["aria-label"])
+
+    @pytest.mark.parametrize("scheme", [1, 0], ids=["light", "dark"])
+    def test_the_saved_picture_has_both_maps(self, scheme: int, opened: Any, made_up: Any) -> None:
+        """Read what the button hands to the browser, where cells of the maps must be."""
+        trace = made_up(tuple("abcdefghij"), steps=8)
+        script = """
+        const found = [];
+        HTMLCanvasElement.prototype.toBlob = function (done, type = "image/png") {
+          const pixels = this.getContext("2d").getImageData(0, 0, this.width, this.height);
+          for (const left of [40, 820]) for (let y = 0; y < 8; y++) for (let x = 0; x < 10; x++) {
+            const row = Math.floor(192 + (y + 0.5) / 8 * 420);
+            const place = row * this.width + Math.floor(left + (x + 0.5) * 74);
+            found.push([...pixels.data.slice(4 * place).slice(0, 3)]);
+          }
+          done(new Blob([], {type}));
+        };
+        HTMLAnchorElement.prototype.click = function () {
+          document.body.dataset.file = `${this.download} ${this.protocol}`;
+        };
+        document.getElementById("save").click();
+        const style = getComputedStyle(document.documentElement);
+        document.body.dataset.palette = JSON.stringify(["ahead", "held", "evicted", "refused"].map(
+          (name) => style.getPropertyValue("--" + name).trim()));
+        document.body.dataset.pixels = JSON.stringify(found);
+        """
+        body = opened(
+            page_of(trace), "#layer=0&policy=1&other=0",
+            f"--blink-settings=preferredColorScheme={scheme}", script=script,
+        ).attributes["body"]  # fmt: skip
+        assert body["data-file"] == "attendre-trace.png blob:"
+        palette = [bytes.fromhex(c[1:]) for c in json.loads(str(body["data-palette"]))]
+        want = [
+            list(palette[state])
+            for policy in (trace.policies[1], trace.policies[0])
+            for state in policy.layers[0].map().ravel()
+        ]
+        assert json.loads(str(body["data-pixels"])) == want
+
+    def test_windows_line_breaks_and_room_are_named(self, opened: Any, made_up: Any) -> None:
+        trace = made_up(("one\n", "two ", "\n", "three "), steps=4)
+        first, *others = (
+            replace(policy, layers=(replace(policy.layers[0], window=8), policy.layers[1]))
+            for policy in trace.policies
+        )
+        memory = at.preset("attendre-causal", 5, chunk=1)
+        traced = replace(trace, policies=(first, *(replace(o, memory=memory) for o in others)))
+        texts = opened(page_of(traced), "#policy=1&layer=0&token=2")
+        assert "0 (sliding window of 8)" in texts.texts["layer"]
+        told = texts.texts["text-count"].replace("\u00a0", " ")
+        assert "tokens (sliding window of 8, room for 5) in memory." in told
+        assert texts.texts["words"].startswith("one\u21b5\ntwo \u21b5\nthree")
+        assert "Token 2 \u201c\u21b5\u201d" in texts.texts["detail"]
+        assert texts.cells[9] == "0 (window)"
+        above = opened(page_of(traced), "#policy=1&layer=1").texts["text-count"]
+        assert "(M\u00a0+\u00a0S\u00a0=\u00a05\u00a0+\u00a01 per head)" in above
+        assert "Every head keeps its own" in above
 
     def test_long_texts_open_and_narrow_screens_do_not_scroll_sideways(
         self, opened: Any, made_up: Any

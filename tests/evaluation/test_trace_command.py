@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from attendre_core import progress
 from attendre_core.cli import build_parser, main
 from attendre_core.evaluation import load_tiny
 from attendre_core.presets import CONTROL_PRESETS, PRESETS, TIER_PRESETS, preset
@@ -57,12 +58,12 @@ def test_without_arguments(
     pytest.importorskip("matplotlib")
     text = trace(capsys=capsys)
     assert "\nall memories: +k=16+chunk=16:32\n" in text
-    # attendre shows its present chunk, which competes only in the next step.
     for name in ("MT+wait=16", "AS+wait=16", "LRA-sum+c=0+wait=16"):
-        told = rf"\n{re.escape(name)}  \u2717 wrong: .*\n  32 of 256 tokens in memory"
+        told = rf"\n{re.escape(name)}  \u2717 wrong: .*\n  holds 32 of 256 tokens \(M = 32\), "
         assert re.search(told, text), name
-    assert re.search(r"\nattendre  \u2713 right: library 100 %\n  48 of 256 tokens in m", text)
-    assert "\nfull  \u2713 right: library 100 %\n  all 256 tokens in memory\n" in text
+    room = re.escape("holds 48 of 256 tokens (M + S = 32 + 16), ")
+    assert re.search(rf"\nattendre  \u2713 right: library 100 %\n  {room}", text)
+    assert "\nfull  \u2713 right: library 100 %\n  holds all 256 tokens\n" in text
     assert "step 16" in text
     assert "library is found with LFA-1e-3+c=0+wait=16, attendre, full; not with MT" in text
     assert max(map(len, text.splitlines())) <= 110
@@ -168,6 +169,10 @@ def test_layers_with_a_window_are_traced_if_asked_for(
     given = ("--model", "own", "--prompt", "x" * 40, "--policies", "MT", "--size", "8", *layers)
     (policy,) = json.loads(trace(*given, "--json", capsys=capsys))["policies"]
     assert [layer["layer"] for layer in policy["layers"]] == traced
+    if windows[traced[-1]]:
+        # M is 8 and S, too: what 8 queries with a window of 5 each can see.
+        told = "holds 12 of 40 tokens (sliding window of 5, room for 12), 28 evicted"
+        assert told in trace(*given, capsys=capsys)
 
 
 @pytest.mark.parametrize("name", [*sorted({*PRESETS} - {*TIER_PRESETS}), *CONTROL_PRESETS])
@@ -224,14 +229,55 @@ def test_equal_bytes(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_short_text_fits_into_the_memory(own: Model, capsys: pytest.CaptureFixture[str]) -> None:
     text = trace("--model", "own", "--prompt", "short", "--policies", "LFA-0", capsys=capsys)
-    assert "5 of 5 tokens in memory, 0 evicted, 0 refused" in text
+    assert "holds 5 of 5 tokens (M = 256), 0 evicted, 0 refused" in text
+
+
+def test_progress_goes_to_stderr_in_lines(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = trace(*FEW, capsys=capsys)
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0)
+    assert main(["trace", *FEW]) == 0
+    shown = capsys.readouterr()
+    assert shown.out == plain
+    done = [line.split()[1] for line in shown.err.splitlines()]
+    assert done == [f"{count}/256" for count in (64, 128, 192, 256)]
+
+
+def test_full_attention_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    text = trace("--policies", "full", capsys=capsys)
+    assert "\nfull  \u2713 right: library 100 %\n  holds all 256 tokens\n" in text
+    (policy,) = json.loads(trace("--policies", "full", "--json", capsys=capsys))["policies"]
+    assert policy["layers"][1]["survivors"] == list(range(256))
+
+
+def test_full_attention_holds_the_window_of_a_layer_that_has_one(
+    own: Model, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own.architecture = replace(own.architecture, windows=(5, None))  # type: ignore[type-var]
+    given = ("--model", "own", "--prompt", "x" * 40, "--policies", "MT:8,full", "--layer")
+    full = trace(*given, "0", capsys=capsys).partition("\nfull")[2]
+    assert "\n  holds 12 of 40 tokens (sliding window of 5, room for 12), 28 evicted" in full
+    assert "\n  holds all 40 tokens\n" in trace(*given, "1", capsys=capsys)
+
+
+def test_line_breaks_and_spaces_are_shown(
+    own: Model, elsewhere: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    """In what the last query attends to, and as the next word."""
+    monkeypatch.setattr(own, "text", lambda tokens: "\n" * len(tokens))
+    (elsewhere / "text.txt").write_text("text")
+    given = ("--model", "own", "--text", "text.txt", "--policies", "MT", "--layer", "0")
+    text = trace(*given, capsys=capsys)
+    assert re.search(r"\nMT  next: \u21b5 \d", text)
+    assert re.search(r"  last query: \u21b5 @\d", text)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (("--policies", "XYZ"), "'XYZ' is not known"),
-        (("--policies", "full"), "full attention has no memory to look into"),
+        (("--policies", "full:8"), "full attention has no size and no options"),
         (("--size", "few"), "the size is 'few'"),
         (("--policies", ","), "the list is empty; separate words by commas"),
         (("--model", "own", "--prompt", "x", "--policies", "attendre"), "Use 'attendre-causal"),

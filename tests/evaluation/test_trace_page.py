@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import base64
+import importlib
 import json
 import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from attendre_core.cli import main
 from attendre_core.evaluation.tracing import TextTrace
 from attendre_core.evaluation.tracing.trace_page import page_data, page_of
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 def data_in(page: str) -> dict[str, Any]:
@@ -68,6 +75,28 @@ def test_equal_arrays_are_stored_once_and_numbers_in_few_bytes(made_up: Any) -> 
     assert {width for width, _ in page_data(twice)["packed"]} == {1, 2}
     far = made_up(("a",) * 300, steps=70_000)
     assert 4 in {width for width, _ in page_data(far)["packed"]}
+
+
+def test_the_copy_in_the_documentation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the page of the command, small, and the guide shows it and has a title for it."""
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    monkeypatch.syspath_prepend(str(DOCS / "site"))
+    live = importlib.import_module("live_trace")
+    (tmp_path / "html/_static").mkdir(parents=True)
+    build = SimpleNamespace(outdir=tmp_path / "html", builder=SimpleNamespace(format="html"))
+    live.write_live_trace(build, ValueError("the build failed"))
+    assert not (tmp_path / "html" / live.PLACE).exists()
+    live.write_live_trace(build, None)
+    page = (tmp_path / "html" / live.PLACE).read_text(encoding="utf-8")
+    assert len(page) < 100_000
+    assert main(["trace", "--out", str(tmp_path)]) == 0
+    assert page == (tmp_path / "trace.html").read_text(encoding="utf-8")
+    guide = (DOCS / "guides/seeing.md").read_text(encoding="utf-8")
+    shown = re.search(rf'<iframe src="\.\./{live.PLACE}"[^>]* title="([^"]+)"', guide)
+    assert shown is not None
+    assert "six memories" in shown[1]
+    assert len(data_in(page)["policies"]) == 6
+    assert f'<a href="../{live.PLACE}">' in guide
 
 
 def test_a_long_text_makes_a_small_page(made_up: Any) -> None:

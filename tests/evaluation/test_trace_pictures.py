@@ -120,7 +120,7 @@ class TestInATerminal:
 
     def test_first_in_first_out(self, trace: TextTrace) -> None:
         lines = self.lines(trace)
-        assert "32 of 128 tokens in memory, 96 evicted, 0 refused" in lines[1]
+        assert "holds 32 of 128 tokens (M = 32), 96 evicted, 0 refused" in lines[1]
         text = " ".join(lines).partition("[")[2]
         assert text.endswith("]")
         assert text[:-1].split() == "".join(trace.words[96:]).split()

@@ -14,6 +14,7 @@ import time
 import pytest
 
 import attendre_core as at
+from attendre_core import progress
 from attendre_core.cli import main
 from attendre_core.zoo.answer import Answer
 
@@ -61,6 +62,20 @@ def test_each_line_is_a_message(chat_folder, book, say):
     assert [one["message"] for one in told] == ["Who?", "Why?"]
     assert told[-1]["tokens_read"] == chat.stream.lengths[0]
     assert 0 < told[0]["new_tokens"] <= 6
+
+
+def test_reading_a_file_is_told_in_lines(chat_folder, book, monkeypatch, capsys):
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0)
+    monkeypatch.setattr(sys, "stdin", io.StringIO("Who?\n"))
+    book.write_text(book.read_text() * 5)
+    given = ["--model", str(chat_folder), *SMALL, "--file", str(book)]
+    assert main(["chat", *given]) == 0
+    shown = capsys.readouterr()
+    first, *_, last = [line for line in shown.err.splitlines() if line.startswith("reading: ")]
+    assert first.startswith("reading: 256/")
+    done, total = last.split()[1].split("/")
+    assert done == total
+    assert "reading" not in shown.out
 
 
 def test_a_conversation_is_saved_and_goes_on(chat_folder, say, tmp_path):

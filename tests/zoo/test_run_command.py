@@ -9,6 +9,7 @@ import sys
 import pytest
 
 import attendre_core as at
+from attendre_core import progress
 from attendre_core.cli import main
 from attendre_core.presets.systems import NAMES
 
@@ -35,6 +36,21 @@ def test_it_continues_a_file_and_says_what_that_took(tiny_folder, book, capsys):
     assert f"read {len(TEXT):,} tokens through 2 layers on numpy" in shown.err
     assert "memory LRA-sum+c=0+chunk=16:64" in shown.err
     assert "full attention would hold" in shown.err
+
+
+def test_progress_goes_to_stderr_in_lines(tiny_folder, book, capsys, monkeypatch):
+    """Without a pause between lines, there is one for each piece that was read."""
+    read, written = len(TEXT), []
+    for pause in (0, 1e9):
+        monkeypatch.setattr(progress, "_LINE_PAUSE", pause)
+        assert main(["run", "--model", str(tiny_folder), *SMALL, str(book)]) == 0
+        shown = capsys.readouterr()
+        written.append(shown.out)
+        lines = [line for line in shown.err.splitlines() if line.startswith("reading: ")]
+        done = [int(line.split()[1].split("/")[0]) for line in lines]
+        assert done == ([*range(64, read, 64), read] if pause == 0 else [])
+    assert written[0] == written[1]
+    assert "reading" not in written[0]
 
 
 def test_the_memory_stays_small_and_full_attention_does_not(tiny_folder, book, capsys):

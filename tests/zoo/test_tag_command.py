@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import attendre_core as at
+from attendre_core import progress
 from attendre_core.cli import main, tag
 from attendre_core.cli.tag_file import SpanFile
 from attendre_core.cli.terminal import Terminal
@@ -66,6 +67,16 @@ def test_text_and_json(word_tagger, texts, capsys):
     whole = TEXT * 3
     assert all(whole[span["start"] : span["end"]] == span["text"] for span in spans)
     assert captured.out.isascii()
+
+
+def test_progress_goes_to_stderr_in_lines(word_tagger, texts, capsys, monkeypatch):
+    plain = run("--model", word_tagger, "texts", capsys=capsys)
+    monkeypatch.setattr(progress, "_LINE_PAUSE", 0)
+    told = run("--model", word_tagger, "texts", capsys=capsys)
+    assert told.out == plain.out
+    one = len(TEXT.encode()) * 3
+    lines = [line for line in told.err.splitlines() if line.startswith("tagging: ")]
+    assert [line.split()[1] for line in lines] == [f"{n * one}/{3 * one}" for n in (1, 2, 3)]
 
 
 @pytest.mark.parametrize("memory", ["32", "full"])

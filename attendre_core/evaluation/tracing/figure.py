@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.tracing.coarse import coarse_map
-from attendre_core.evaluation.tracing.labels import short_names
+from attendre_core.evaluation.tracing.labels import holds, short_names
 from attendre_core.evaluation.tracing.record import HELD, STATES, LayerTrace, TextTrace
 
 __all__ = ["figure_of", "write_png"]
@@ -67,15 +67,13 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             above = figure.add_subplot(grid[2 * i, j])
             below = figure.add_subplot(grid[2 * i + 1, j], sharex=above)
             layer = policy.layers[number]
-            kept = f"{layer.counts()['held']} of {len(trace.words)} kept"
-            title = f"layer {layer.layer}: {kept}"
-            if layer.window is not None:
-                title += f" (sliding window of {layer.window})"
+            title = f"layer {layer.layer}: {holds(policy, layer)}"
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
+                right = policy.answers(trace.answer)
                 # The font has these two signs.
-                mark = {None: "next:", True: "\N{CHECK MARK} answers", False: "\N{BALLOT X} answers"}
-                title += f"; {mark[policy.answers(trace.answer)]} {word} {100 * share:.0f} %"
+                mark = "\N{CHECK MARK} answers" if right else "\N{BALLOT X} answers"
+                title += f"; {'next:' if right is None else mark} {word} {100 * share:.0f} %"
             name = f"{_plain(names[i])}\n{_plain(title)}"
             above.set_title(name, fontsize=9, loc="left", color=_INK)
             _draw_map(above, layer)
@@ -142,7 +140,7 @@ def _draw_weights(axes: Any, layer: LayerTrace, *, last: bool) -> None:
     axes.set_xlim(0, count)
     axes.xaxis.set_major_locator(_few_ticks(8))
     axes.yaxis.set_major_locator(_few_ticks(2, whole=False))
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.0f} %")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.3g} %")
     axes.tick_params(labelsize=7)
     if last:
         axes.set_xlabel("token", fontsize=8)

@@ -1,11 +1,13 @@
-"""Short names for memories that are shown side by side: what all have in common is said once."""
+"""Words about memories that are shown side by side: their names, and how much they hold."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-__all__ = ["short_names"]
+from attendre_core.evaluation.tracing.record import LayerTrace, PolicyTrace
+
+__all__ = ["holds", "room", "short_names"]
 
 _PARTS = re.compile(r"(?P<head>.*?)(?P<options>(?:\+[\w.=-]+)*)(?P<size>(?::\d+\w*)?)", re.DOTALL)
 
@@ -38,3 +40,36 @@ def short_names(names: Sequence[str]) -> tuple[list[str], str]:
     )
     said = "".join(f"+{option}" for option in shared) + size
     return [name if name == "full" else next(short) for name in names], said
+
+
+def room(policy: PolicyTrace, layer: LayerTrace) -> str:
+    """Return how many entries there is room for in a layer.
+
+    With ``present="visible"``, the S entries of the last chunk are held besides: they compete only
+    in the next step. With eviction per head, a token is held while any head holds it. A layer with
+    a sliding window has room for what all queries of a chunk can see.
+
+    Examples
+    --------
+    >>> import attendre_core as at
+    >>> import numpy as np
+    >>> no = np.zeros(0, np.int32)
+    >>> layer = LayerTrace(0, 32, no, no, no.astype(np.int8), 1, None)
+    >>> memories = [at.preset(name, 32, chunk=16) for name in ("MT", "attendre", "attendre-causal")]
+    >>> [room(PolicyTrace(memory.name, memory, (layer,), 1), layer) for memory in memories]
+    ['M = 32', 'M + S = 32 + 16', 'M + S = 32 + 16 per head']
+    """
+    if layer.window is not None:
+        return f"sliding window of {layer.window:,}, room for {layer.size:,}"
+    memory = policy.memory
+    each = f"{layer.size:,}"
+    most = f"M + S = {each} + {memory.chunk:,}" if memory.present == "visible" else f"M = {each}"
+    return f"{most} per head" if memory.per_head else most
+
+
+def holds(policy: PolicyTrace, layer: LayerTrace) -> str:
+    """Return how many tokens a layer holds at the end, and how many there is room for."""
+    tokens = len(layer.born)
+    if policy.full and layer.window is None:
+        return f"all {tokens:,} tokens"
+    return f"{layer.counts()['held']:,} of {tokens:,} tokens ({room(policy, layer)})"

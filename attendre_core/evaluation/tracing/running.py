@@ -10,7 +10,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import system
 from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
 from attendre_core.evaluation.tracing.recorder import Recorder
-from attendre_core.evaluation.tracing.words import Naming, pieces_of
+from attendre_core.evaluation.tracing.words import Naming, one_line, pieces_of
 from attendre_core.presets import MemoryConfig
 from attendre_core.zoo.generate import log_softmax
 from attendre_core.zoo.model import Model
@@ -31,6 +31,7 @@ def trace_text(
     *,
     layers: Sequence[int] | None = None,
     naming: Naming | None = None,
+    words: Sequence[str] | None = None,
     title: str = "",
     answer: str | None = None,
     full: bool = False,
@@ -50,6 +51,8 @@ def trace_text(
         Numbers of the layers to record; None records all.
     naming
         Returns the text to show for each token; None uses the model's tokenizer.
+    words
+        What was read, a word for each token, if ``naming`` cannot tell it from the tokens.
     title
         Title of the trace.
     answer
@@ -89,7 +92,9 @@ def trace_text(
             raise ConfigError(
                 f"trace: layer {number} does not exist; the model has layers 0 to {count - 1}."
             )
-    shown = naming or (lambda some: pieces_of(model.text, some))
+    if words is not None and len(words) != len(ids):
+        raise ConfigError(f"trace: there are {len(words)} words, expected {len(ids)}, one a token.")
+    names = naming or (lambda some: pieces_of(model.text, some))
     traces = []
     for name, memory in memories.items():
         recorder = Recorder(len(ids), wanted, model.reading_part.window)
@@ -103,11 +108,11 @@ def trace_text(
         # Predicting the next word comes last, because it is not a step of reading.
         traces.append(
             PolicyTrace(
-                name, memory, layers_seen, steps, _next_words(model, stream, shown),
+                name, memory, layers_seen, steps, _next_words(model, stream, names),
                 full and name == "full",
             )
         )  # fmt: skip
-    return TextTrace(title, tuple(shown(ids)), tuple(traces), answer)
+    return TextTrace(title, tuple(names(ids) if words is None else words), tuple(traces), answer)
 
 
 def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str, float], ...]:
@@ -117,6 +122,5 @@ def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str
     logits = np.asarray(model.backend.to_numpy(stream.next_logits()), dtype=np.float64)[0]
     share = np.exp(log_softmax(logits))
     best = np.argsort(-share, kind="stable")[:_NEXT]
-    return tuple(
-        (naming([int(token)])[0].strip() or f"token {token}", float(share[token])) for token in best
-    )
+    words = [one_line(naming([int(token)])[0]) or f"token {token}" for token in best]
+    return tuple(zip(words, share[best].tolist(), strict=True))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from attendre_core.evaluation.tracing.labels import short_names
+from attendre_core.evaluation.tracing.labels import room, short_names
 from attendre_core.evaluation.tracing.record import STATES, LayerTrace, PolicyTrace, TextTrace
 from attendre_core.layer.trace import REASONS
 
@@ -89,14 +89,15 @@ def _policy_data(policy: PolicyTrace, packed: dict[tuple[int, str], int]) -> dic
         "full": policy.full,
         "steps": policy.steps,
         "next": policy.next_words,
-        "layers": [_layer_data(layer, packed) for layer in policy.layers],
+        "layers": [
+            {**_layer_data(layer, packed), "room": room(policy, layer)} for layer in policy.layers
+        ],
     }
 
 
 def _layer_data(layer: LayerTrace, packed: dict[tuple[int, str], int]) -> dict[str, Any]:
     data: dict[str, Any] = {
         "layer": layer.layer,
-        "size": layer.size,
         "window": layer.window,
         "born": _packed(np.minimum(layer.born, layer.steps), packed),
         "gone": _packed(layer.gone + 1, packed),

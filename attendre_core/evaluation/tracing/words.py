@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-__all__ = ["Naming", "pieces_of"]
+__all__ = ["Naming", "one_line", "pieces_of"]
 
 #: Returns the text to show for each token id.
 Naming = Callable[[Sequence[int]], list[str]]
@@ -47,3 +47,15 @@ def pieces_of(decode: Callable[[list[int]], str], tokens: Sequence[int]) -> list
             pieces.append(now[len(before) :])
             start, done = done, i + 1
     return pieces
+
+
+def one_line(piece: str) -> str:
+    r"""Return a piece of text as it is shown by itself, on one line.
+
+    Examples
+    --------
+    >>> [one_line(piece) for piece in (" word", "\n\n", "  ", "")]
+    ['word', '↵↵', '(space)', '']
+    """
+    words = " ".join(piece.replace("\n", "\N{DOWNWARDS ARROW WITH CORNER LEFTWARDS}").split())
+    return words or ("(space)" if piece else "")

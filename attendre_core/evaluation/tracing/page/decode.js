@@ -18,7 +18,7 @@ function unpacked(number) {
 class Layer {
   constructor(raw, steps) {
     this.number = raw.layer;
-    this.size = raw.size;
+    this.room = raw.room;
     this.window = raw.window;
     this.steps = steps;
     this.raw = raw;
@@ -83,7 +83,7 @@ const POLICIES = TRACE.policies.map((raw) => ({
 const TOKENS = TRACE.words.length;
 
 function percent(share) {
-  if (share > 0 && share < 0.00005) return "under 0.01\u00a0%";
+  if (share < 0.00005) return share > 0 ? "under 0.01\u00a0%" : "0\u00a0%";
   const digits = share >= 0.0995 ? 0 : share >= 0.00995 ? 1 : 2;
   return `${(100 * share).toFixed(digits)}\u00a0%`;
 }
@@ -95,15 +95,23 @@ function verdict(one) {
   return `${mark} ${one.next[0][0]}, ${percent(one.next[0][1])}`;
 }
 
-/* How many entries there is room for, in words. */
-function room(one, part) {
-  if (one.full) return "room for everything";
-  if (part.window) return `the sliding window of the layer, ${part.window} tokens, whatever M is`;
+/* How many tokens a layer holds, and how many there is room for. */
+function holds(one, part, count) {
+  if (one.full && !part.window && count === TOKENS) return `all ${TOKENS} tokens`;
+  // Lines are not broken inside of M + S.
+  const room = part.room.replace(/ ([=+]) /g, "\u00a0$1\u00a0");
+  return `${count} of ${TOKENS} tokens${one.full && !part.window ? "" : ` (${room})`}`;
+}
+
+/* What M + S and a number for each head mean, where a memory has them. */
+function roomExplained(one, part) {
+  if (part.window) return " That is what the queries of a chunk see, each with a window of its own.";
+  if (one.full) return "";
   const chunk = one.visible
-    ? ` and the S\u00a0=\u00a0${one.chunk} of the last chunk, which compete in the next step` : "";
+    ? ` The S\u00a0=\u00a0${one.chunk} of the last chunk compete in the next step.` : "";
   const heads = one.perHead
-    ? "; every head keeps its own M, and a token counts while any head keeps it" : "";
-  return `M\u00a0=\u00a0${part.size} entries${chunk}${heads}`;
+    ? " Every head keeps its own, and a token counts while any head keeps it." : "";
+  return chunk + heads;
 }
 
 /* A word as it is shown by itself: quoted, line breaks as a sign. */

@@ -32,7 +32,7 @@ function buildPolicies() {
     const mark = made("span", verdict(one), "verdict");
     judge(mark, one);
     card.title = one.name;
-    card.append(radio, made("b", one.short), mark, made("span", "", "hint"), canvas);
+    card.append(radio, named(made("b"), one.short), mark, made("span", "", "hint"), canvas);
     $("policies").append(card);
   });
   POLICIES.forEach((one, number) => {
@@ -52,6 +52,14 @@ function buildPolicies() {
   const top = POLICIES[0].layers.length - 1;
   $("layer-hint").textContent = top
     ? "0 reads the tokens; each layer above reads what the one below says of them." : "";
+}
+
+/* A name may be broken before its options, and nowhere else. */
+function named(element, name) {
+  element.replaceChildren(...name.split(/(?=\+)/).flatMap((part) => [
+    made("wbr"), made("span", part, "part"),
+  ]));
+  return element;
 }
 
 function judge(element, one) {
@@ -89,7 +97,7 @@ function showPolicies() {
     const { counts } = part.ending;
     const refused = counts[REFUSED] ? `, refused ${counts[REFUSED]}` : "";
     card.querySelector(".hint").textContent =
-      one.full ? `holds all ${TOKENS} tokens` : `keeps ${counts[HELD]} of ${TOKENS}${refused}`;
+      `holds ${holds(one, part, counts[HELD])}${refused}`;
     drawMap(card.querySelector("canvas"), part);
   }
   for (const row of $("table").tBodies[0].rows) {
@@ -114,7 +122,7 @@ function showOne(canvas, one, prefix) {
 }
 
 function showMap() {
-  $("name").textContent = policy().short;
+  named($("name"), policy().short);
   showOne($("map"), policy(), "");
   if (other()) {
     $("other").value = chosen.other;
@@ -135,20 +143,21 @@ function showMap() {
   showDetail(chosen.token, chosen.step);
 }
 
-function showDetail(token, step) {
-  const part = layer();
+function showDetail(token, step, one = policy()) {
+  const part = one.layers[chosen.layer];
   const state = part.state(token, step);
   const gone = part.gone[token];
   let life = `came at step ${part.born[token]}`;
-  if (gone && part.reason[token] === REFUSED_REASON) life += `, was refused at step ${gone - 1}`;
-  else if (gone) life += `, was evicted at step ${gone - 1} (${TRACE.reasons[part.reason[token]]})`;
-  else life += ", is in memory at the end";
+  if (gone && part.reason[token] === REFUSED_REASON) life += ` and was refused at step ${gone - 1}`;
+  else if (gone) life += ` and was evicted at step ${gone - 1} (${TRACE.reasons[part.reason[token]]})`;
+  else life += " and is still in memory at the end";
   const { tokens, weights } = part.attention(chosen.head);
   const place = tokens.indexOf(token);
-  const seen = place < 0 ? "not seen by the last query" :
-    `${percent(weights[place])} of the attention of the last query`;
+  const seen = place < 0 ? "The last query does not see it" :
+    `The last query gives it ${percent(weights[place])} of its attention`;
   $("detail").textContent =
-    `Token ${token} ${quoted(token)}, step ${step}: ${TRACE.states[state]}. It ${life}; ${seen}.`;
+    `${one === policy() ? "" : `${one.short}: `}Token ${token} ${quoted(token)}, step ${step}: ` +
+    `${TRACE.states[state]}. It ${life}. ${seen}.`;
 }
 
 /* What the last query attended to most. */
@@ -236,8 +245,9 @@ function recall() {
   return wanted;
 }
 
-function pointedAt(event, canvas, steps = layer().steps) {
-  const box = canvas.getBoundingClientRect();
+/* The token and the step under the pointer. */
+function pointedAt(event, steps = layer().steps) {
+  const box = event.currentTarget.getBoundingClientRect();
   const token = Math.floor(((event.clientX - box.left) / box.width) * TOKENS);
   const step = Math.floor(((event.clientY - box.top) / box.height) * steps);
   return { token: within(token, TOKENS), step: within(step, steps) };
@@ -283,21 +293,19 @@ function listen() {
   $("play").addEventListener("click", play);
   $("save").addEventListener("click", savePicture);
   $("other").addEventListener("change", () => choose({ other: +$("other").value }));
-  $("other-map").addEventListener("click", (event) => {
-    choose(pointedAt(event, $("other-map"), other().layers[chosen.layer].steps));
-  });
   $("earlier").addEventListener("click", () => turnTo(firstWord - WINDOW));
   $("later").addEventListener("click", () => turnTo(firstWord + WINDOW));
-  $("map").addEventListener("pointermove", (event) => {
-    const { token, step } = pointedAt(event, $("map"));
-    showDetail(token, step);
-  });
-  $("map").addEventListener("pointerleave", () => showDetail(chosen.token, chosen.step));
-  $("map").addEventListener("click", (event) => choose(pointedAt(event, $("map"))));
-  $("map").addEventListener("keydown", moveByKey);
-  $("attention").addEventListener("click", (event) => {
-    choose({ token: pointedAt(event, $("attention")).token });
-  });
+  for (const [id, shown] of [["map", policy], ["other-map", other]]) {
+    const under = (event) => pointedAt(event, shown().layers[chosen.layer].steps);
+    $(id).addEventListener("pointermove", (event) => {
+      const { token, step } = under(event);
+      showDetail(token, step, shown());
+    });
+    $(id).addEventListener("pointerleave", () => showDetail(chosen.token, chosen.step));
+    $(id).addEventListener("click", (event) => choose(under(event)));
+    $(id).addEventListener("keydown", moveByKey);
+  }
+  $("attention").addEventListener("click", (event) => choose({ token: pointedAt(event).token }));
   $("words").addEventListener("click", (event) => {
     if (event.target.dataset.t) choose({ token: +event.target.dataset.t });
   });

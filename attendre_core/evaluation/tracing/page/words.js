@@ -57,8 +57,8 @@ function showWords() {
   const held = part.held(chosen.step);
   $("text-step").textContent = chosen.step;
   $("text-count").textContent =
-    `${policy().short}: ${held} of ${TOKENS} tokens are in the memory of layer ${part.number}; ` +
-    `${policy().full ? "it has" : "it holds up to"} ${room(policy(), part)}.`;
+    `${policy().short}, layer ${part.number}: ${holds(policy(), part, held)} in memory.` +
+    roomExplained(policy(), part);
   $("text-count").dataset.held = held;
 }
 
