@@ -20,11 +20,12 @@ from sphinx.util.docutils import SphinxDirective
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "site"))
 
-import attendre_core
-from attendre_core.cli import build_parser
-from attendre_core.presets import OPTIONS
-from inline_svg import inline_pictures
-from reference import completed
+from inline_svg import inline_pictures  # noqa: E402
+from reference import completed  # noqa: E402
+
+import attendre_core  # noqa: E402
+from attendre_core.cli import build_parser  # noqa: E402
+from attendre_core.presets import OPTIONS  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -131,7 +132,9 @@ def describe_parameters(
         lines[:] = completed("\n".join(lines), obj)
 
 
-def skip_fields(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+def skip_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
     """Leave out the fields of records, which are among their parameters."""
     return True if type(obj).__name__ == "_tuplegetter" else None
 

@@ -125,13 +125,25 @@ def eviction() -> str:
     """Draw what three systems hold while they read one document."""
     cell, left, top = (3.4, 9.0), 8, 74
     parts = [
-        text(left, 20, f"One text of 160 tokens, read {CHUNK} at a time with room for {SIZE}", "title"),
-        text(left, 40, "Across: the tokens. Down: the steps. Coloured: what the memory holds.", "soft"),
+        text(
+            left,
+            20,
+            f"One text of 160 tokens, read {CHUNK} at a time with room for {SIZE}",
+            "title",
+        ),
+        text(
+            left,
+            40,
+            "Across: the tokens. Down: the steps. Coloured: what the memory holds.",
+            "soft",
+        ),
     ]
     for name, rule in SYSTEMS.items():
         held, answer, right = survival(name)
         wide, tall = cell[0] * held.shape[1], cell[1] * len(held)
-        verdict = "answers the question \N{CHECK MARK}" if right else "has lost the answer \N{BALLOT X}"
+        verdict = (
+            "answers the question \N{CHECK MARK}" if right else "has lost the answer \N{BALLOT X}"
+        )
         kind = "good" if right else "bad"
         parts += [
             text(left, top, f"{name}: {rule.lower()}"),
@@ -145,7 +157,9 @@ def eviction() -> str:
             'stroke-width="2" stroke-dasharray="4 3"/>'
         )
         top += int(tall) + 46
-    parts.append(text(left, top - 14, "Dashed: the token that answers the question at the end.", "soft"))
+    parts.append(
+        text(left, top - 14, "Dashed: the token that answers the question at the end.", "soft")
+    )
     return drawing(
         int(2 * left + wide), top, parts,
         "Survival maps of three memories with room for 32 of 160 tokens. FIFO and attention sinks "
@@ -192,7 +206,13 @@ def waiting() -> str:
             *grid(left, top, (size, size), future, "good"),
             f'<line x1="{left}" y1="{top}" x2="{left + size * length:g}" '
             f'y2="{top + size * length:g}" class="cut" stroke-width="1.5"/>',
-            text(left + size * length / 2, top + size * length + 18, "position attended to", "soft", "middle"),
+            text(
+                left + size * length / 2,
+                top + size * length + 18,
+                "position attended to",
+                "soft",
+                "middle",
+            ),
         ]
     middle = top + size * length / 2
     parts += [
@@ -255,8 +275,9 @@ def sizes() -> str:
         "MT (FIFO)": ("bad", lambda kv: _mean(_study(), "MT", kv, 0)),
     }
     parts = [
-        text(8, 20, "Right answers in %, by entries held (M)", "title"), *_frame(left, top, wide, tall)
-    ]  # fmt: skip
+        text(8, 20, "Right answers in %, by entries held (M)", "title"),
+        *_frame(left, top, wide, tall),
+    ]
     ends = []
     for name, (kind, value) in lines.items():
         points = [
@@ -283,11 +304,14 @@ def sizes() -> str:
     return drawing(
         620, top + tall + 30, parts,
         "Right answers by memory size, mean of two models and four tasks: attendre with waiting "
-        "queries is near 100 % at every size, LFA with the best c follows, sinks and FIFO are far below.",
+        "queries is near 100 % at every size, LFA with the best c follows, sinks and FIFO are far "
+        "below.",
     )  # fmt: skip
 
 
-def _bars(title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]) -> str:
+def _bars(
+    title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
+) -> str:
     """Draw groups of horizontal bars with their numbers."""
     left, wide, y, parts = 150, 330, 34, [text(8, 20, title, "title")]
     for name, bars in rows:

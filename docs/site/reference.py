@@ -24,11 +24,11 @@ Sections = dict[str, list[str]]
 
 
 def sections_of(doc: str | None) -> Sections:
-    """Split a numpydoc docstring; what comes before the first title has the title ``""``.
+    r"""Split a numpydoc docstring; what comes before the first title has the title ``""``.
 
     Examples
     --------
-    >>> sections_of("Add.\\n\\nParameters\\n----------\\na, b\\n    Numbers.")
+    >>> sections_of("Add.\n\nParameters\n----------\na, b\n    Numbers.")
     {'': ['Add.', ''], 'Parameters': ['a, b', '    Numbers.']}
     """
     found: Sections = {"": []}
@@ -44,11 +44,11 @@ def sections_of(doc: str | None) -> Sections:
 
 
 def described(doc: str | None) -> dict[str, list[str]]:
-    """Return the parameters and attributes that a docstring describes, each with its words.
+    r"""Return the parameters and attributes that a docstring describes, each with its words.
 
     Examples
     --------
-    >>> described("Add.\\n\\nParameters\\n----------\\na, b : int\\n    Numbers.")
+    >>> described("Add.\n\nParameters\n----------\na, b : int\n    Numbers.")
     {'a': ['Numbers.'], 'b': ['Numbers.']}
     """
     found: dict[str, list[str]] = {}
