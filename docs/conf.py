@@ -11,15 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
-from sphinx.errors import PycodeError
 from sphinx.ext.autodoc.mock import mock
-from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "site"))
 
+import sources  # noqa: E402
 from inline_svg import inline_pictures  # noqa: E402
 from reference import completed  # noqa: E402
 
@@ -139,34 +138,6 @@ def skip_fields(
     return True if type(obj).__name__ == "_tuplegetter" else None
 
 
-def find_module(app: Sphinx, module: str, path: str) -> str | None:
-    """Say where the source of a documented object is, also without the frameworks."""
-    with mock(autodoc_mock_imports):
-        try:
-            found: Any = importlib.import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError):
-            return None
-    place = getattr(found, "__module__", None)
-    return place if isinstance(place, str) else None
-
-
-def find_source(app: Sphinx, module: str) -> tuple[str, dict[str, tuple[str, int, int]]] | None:
-    """Read the source of a module of this project without importing it."""
-    for root in (HERE.parent, HERE.parent / "backends"):
-        for end in (".py", "/__init__.py"):
-            file = root / (module.replace(".", "/") + end)
-            if file.exists():
-                analyzer = ModuleAnalyzer.for_file(str(file), module)
-                try:
-                    tags = analyzer.find_tags()
-                except PycodeError:
-                    return None
-                return analyzer.code, tags
-    return None
-
-
 class CommandHelp(SphinxDirective):
     """Show what ``attendre COMMAND --help`` prints."""
 
@@ -207,7 +178,6 @@ def setup(app: Sphinx) -> None:
     app.add_directive("memory-options", MemoryOptions)
     app.connect("autodoc-process-docstring", describe_parameters, priority=400)
     app.connect("autodoc-skip-member", skip_fields)
-    app.connect("viewcode-follow-imported", find_module)
-    app.connect("viewcode-find-source", find_source)
+    sources.setup(app)
     app.connect("doctree-resolved", inline_pictures)
     app.connect("env-check-consistency", check_nothing_undocumented)
