@@ -275,10 +275,10 @@ def sizes() -> str:
         "MT (FIFO)": ("bad", lambda kv: _mean(_study(), "MT", kv, 0)),
     }
     parts = [
-        text(8, 20, "Right answers in %, by entries held (M)", "title"),
+        text(8, 20, "Right answers in %, by the size M of the memory", "title"),
         *_frame(left, top, wide, tall),
     ]
-    ends = []
+    taken: list[tuple[float, float]] = []
     for name, (kind, value) in lines.items():
         points = [
             (left + wide * i / (len(known) - 1), top + tall * (1 - share / 100))
@@ -292,11 +292,12 @@ def sizes() -> str:
             f'style="stroke: var(--{kind})"/>'
         )
         parts += [f'<circle cx="{x:.4g}" cy="{y:.4g}" r="3.5" class="{kind}"/>' for x, y in points]
-        ends.append((points[-1], name, kind))
-    below = -1e9
-    for (x, y), name, kind in sorted(ends, key=lambda end: end[0][1]):
-        below = max(y + 4, below + 16)
-        parts.append(text(max(x + 10, left + wide + 10), below, name, kind))
+        # The name is where the line ends, below a name that is there already.
+        x, y = points[-1]
+        while any(abs(x - u) < 99 and abs(y - v) < 16 for u, v in taken):
+            y += 1
+        taken.append((x, y))
+        parts.append(text(x + 10, y + 4, name, kind))
     parts += [
         text(left + wide * i / (len(known) - 1), top + tall + 20, f"{kv}", "soft", "middle")
         for i, kv in enumerate(known)
@@ -313,7 +314,9 @@ def _bars(
     title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
 ) -> str:
     """Draw groups of horizontal bars with their numbers."""
-    left, wide, y, parts = 150, 330, 34, [text(8, 20, title, "title")]
+    longest = max(len(f"100 %  {label}") for _, bars in rows for label, _, _ in bars)
+    left, wide = 26 + 7.4 * max(len(name) for name, _ in rows), 260
+    y, parts = 34, [text(8, 20, title, "title")]
     for name, bars in rows:
         parts.append(text(left - 10, y + 9 * len(bars) + 8, name, "", "end"))
         for label, share, kind in bars:
@@ -324,7 +327,7 @@ def _bars(
             ]
             y += 18
         y += 10
-    return drawing(640, y + 4, parts, words)
+    return drawing(int(left + wide + 16 + 7.4 * longest), y + 4, parts, words)
 
 
 def gain() -> str:
@@ -356,7 +359,7 @@ def start() -> str:
         best = _mean(found, name, 32, 0)
         rows.append((name, [
             ("at the best c", best or 0.0, "good"),
-            (f"at the paper's; lets {let_in:.0f} % in", share, "bad"),
+            (f"at the paper's, {let_in:.0f} % let in", share, "bad"),
         ]))  # fmt: skip
     return _bars(
         "Where new entries start: right answers in %, M = 32",
