@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -232,20 +233,8 @@ def waiting() -> str:
 # ---------------------------------------------------------------- the evaluation
 
 
-def _mean(found: object, name: str, kv: int, q: int, tasks: Sequence[str] = ()) -> float | None:
-    """Return the mean of right answers over models and tasks in percent, if all were measured."""
-    shares = [
-        m.mean("right")
-        for place in found.tables  # type: ignore[attr-defined]
-        if not tasks or place.task in tasks
-        for m in [found.at(place, name, kv, q)]  # type: ignore[attr-defined]
-        if m is not None
-    ]
-    return 100 * sum(shares) / len(shares) if shares else None
-
-
 @cache
-def _study() -> object:
+def _study() -> Any:
     from study_results import Study
 
     return Study()
@@ -268,11 +257,11 @@ def sizes() -> str:
     known = (16, 32, 64, 128, 256)
     left, top, wide, tall = 44, 50, 430, 240
     lines = {
-        "attendre, waiting": ("good", lambda kv: _mean(_study(), "attendre", kv, kv // 2)),
-        "attendre": ("good", lambda kv: _mean(_study(), "attendre", kv, 0)),
-        "LFA-0, best c": ("third", lambda kv: _mean(_study(), "LFA-0", kv, 0)),
-        "AS (sinks)": ("mark", lambda kv: _mean(_study(), "AS", kv, 0)),
-        "MT (FIFO)": ("bad", lambda kv: _mean(_study(), "MT", kv, 0)),
+        "attendre, waiting": ("good", lambda kv: _study().mean("attendre", kv, kv // 2)),
+        "attendre": ("good", lambda kv: _study().mean("attendre", kv, 0)),
+        "LFA-0, best c": ("third", lambda kv: _study().mean("LFA-0", kv, 0)),
+        "AS (sinks)": ("mark", lambda kv: _study().mean("AS", kv, 0)),
+        "MT (FIFO)": ("bad", lambda kv: _study().mean("MT", kv, 0)),
     }
     parts = [
         text(8, 20, "Right answers in %, by the size M of the memory", "title"),
@@ -338,7 +327,7 @@ def gain() -> str:
             bars = [
                 (label, share, kind)
                 for q, label, kind in ((0, "at once", "third"), (16, "waiting", "good"))
-                if (share := _mean(_study(), name, 32, q, (task,))) is not None
+                if (share := _study().mean(name, 32, q, (task,))) is not None
             ]
             rows.append((f"{name}, {words}", bars))
     return _bars(
@@ -353,12 +342,12 @@ def start() -> str:
     """Draw right answers at the best c and at the paper's c."""
     found, rows = _study(), []
     for name in ("LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3"):
-        theirs = [found.paper_at(place, name, 32, 0) for place in found.tables]  # type: ignore[attr-defined]
-        share = 100 * float(np.mean([m.mean("right") for m in theirs]))
-        let_in = 100 * float(np.mean([m.mean("admitted") for m in theirs]))
-        best = _mean(found, name, 32, 0)
+        share, let_in = (
+            found.mean(name, 32, 0, papers_c=True, metric=metric)
+            for metric in ("right", "admitted")
+        )
         rows.append((name, [
-            ("at the best c", best or 0.0, "good"),
+            ("at the best c", found.mean(name, 32, 0), "good"),
             (f"at the paper's, {let_in:.0f} % let in", share, "bad"),
         ]))  # fmt: skip
     return _bars(
