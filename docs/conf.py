@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "site"))
 
 import sources  # noqa: E402
-from inline_svg import inline_pictures  # noqa: E402
+from inline_svg import draw_plots, inline_pictures  # noqa: E402
 from reference import completed  # noqa: E402
 
 import attendre_core  # noqa: E402
@@ -174,6 +174,7 @@ class MemoryOptions(SphinxDirective):
 
 
 def setup(app: Sphinx) -> None:
+    draw_plots()
     app.add_directive("command-help", CommandHelp)
     app.add_directive("memory-options", MemoryOptions)
     app.connect("autodoc-process-docstring", describe_parameters, priority=400)

@@ -13,18 +13,19 @@ _SCORED = [name for name in PAPER_PRESETS if name[:3] in ("LRA", "LFA")]
 _WORDS = (
     """**What is kept matters more than how much.** Choosing by attention (LFA-0 at its best c), 32
     entries answer {chosen}; FIFO answers {fifo}, and with 256 entries {large_fifo}.""",
-    """**Waiting helps where the answer is explained later, if the present is kept.** With 32 entries
-    `attendre` goes from {at_once} to {waiting} there, and stays at {past_waiting} where nothing is to
-    be awaited; LFA-0 gains there too ({lfa_at_once} to {lfa_waiting}) and loses here ({lfa_past} to
-    {lfa_past_waiting}).""",
+    """**Waiting helps where the answer is explained later, if the present is kept.** With 32
+    entries `attendre` goes from {at_once} to {waiting} there, and stays at {past_waiting}
+    where nothing is to be awaited; LFA-0 gains there too ({lfa_at_once} to {lfa_waiting})
+    and loses here ({lfa_past} to {lfa_past_waiting}).""",
     """**Most of what the paper says does not hold here with its own c.** It lets {admitted} of the
     new entries in, and {theirs} of the answers are right; at the best c {best}.""",
-    """**Sinks beat FIFO in one model and not in the other**: with 32 entries {sinks_encoder} against
-    {fifo_encoder} in the encoder-decoder, {sinks_prefix} against {fifo_prefix} in the prefix-LM.""",
-    """**The recommended `attendre` is made for queries that wait**: against the systems of the paper
-    at their best c it wins {wins[0]} comparisons, ties {wins[1]} and loses {wins[2]}. Where nothing
-    waits it wins {at_once_wins[0]}, ties {at_once_wins[1]} and loses {at_once_wins[2]}. It holds a
-    chunk more than they do.""",
+    """**Sinks beat FIFO in one model and not in the other**: with 32 entries {sinks_encoder}
+    against {fifo_encoder} in the encoder-decoder, {sinks_prefix} against {fifo_prefix} in
+    the prefix-LM.""",
+    """**The recommended `attendre` is made for queries that wait**: against the systems of the
+    paper at their best c it wins {wins[0]} comparisons, ties {wins[1]} and loses {wins[2]}.
+    Where nothing waits it wins {at_once_wins[0]}, ties {at_once_wins[1]} and loses
+    {at_once_wins[2]}. It holds a chunk more than they do.""",
 )
 
 
