@@ -71,6 +71,11 @@ def test_a_style_that_comes_from_outside_is_found(tools: Any, site: Path) -> Non
 
 BAD_IN_A_BROWSER = {
     '<p style="width: 600px">wide</p>': ("at 390 px", "px wider than the window"),
+    '<div class="content" style="overflow-x: auto"><p style="width: 600px">wide</p></div>': (
+        "at 390 px",
+        "px wider than the window",
+    ),
+    '<div class="highlight">code</div>': ("", "no copy button: code"),
     "<script>undefined.x</script>": ("", "error in a script"),
     "<script>console.error('oh')</script>": ("", "console: oh"),
     "<script>fetch('http://127.0.0.1:9/x').catch(() => 0)</script>": ("", "loads http://127.0.0.1"),

@@ -24,15 +24,22 @@ OPTIONS = (
 #: Widths in CSS pixels: a telephone and a screen.
 WIDTHS = (390, 1280)
 
-#: How far the page is wider than the window, and what reaches out of it.
-_WIDER = """(() => {
-  const wide = document.documentElement.clientWidth;
-  const over = document.documentElement.scrollWidth - wide;
-  if (over <= 0) return "";
-  const out = [...document.querySelectorAll("article *")].filter(
-    (e) => e.getBoundingClientRect().right > wide + 1);
-  const first = out.length ? out[0].outerHTML.slice(0, 80) : "";
-  return `${over} px wider than the window: ${first}`;
+#: What reaches out of the window (on a telephone the content has a bar of its own to scroll it),
+#: and code without a button that copies it.
+_PROBLEMS = """(() => {
+  const found = [];
+  for (const box of [document.documentElement, ...document.querySelectorAll(".content")]) {
+    const over = box.scrollWidth - box.clientWidth;
+    if (over <= 0) continue;
+    const edge = box.getBoundingClientRect().left + box.clientWidth;
+    const out = [...document.querySelectorAll("article *")].find(
+      (e) => e.getBoundingClientRect().right > edge + 1);
+    found.push(`${over} px wider than the window: ${out ? out.outerHTML.slice(0, 80) : ""}`);
+  }
+  for (const code of document.querySelectorAll("div.highlight"))
+    if (!code.querySelector("button.copybtn"))
+      found.push(`no copy button: ${code.textContent.slice(0, 40)}`);
+  return found;
 })()"""
 
 
@@ -171,6 +178,6 @@ def problems_in_browser(folder: Path, pages: Sequence[Path], path: str) -> Itera
                 browser.resize(width)
                 if width == WIDTHS[0]:
                     browser.open(page.resolve().as_uri())
-                if wider := browser.evaluate(_WIDER):
-                    yield f"{name} at {width} px: {wider}"
+                for words in browser.evaluate(_PROBLEMS):
+                    yield f"{name} at {width} px: {words}"
             yield from (f"{name}: {words}" for words in complaints(browser.events))

@@ -22,12 +22,6 @@ c.InlineBackend.rc = {
     "svg.fonttype": "none",
 }
 """
-#: Colours of Matplotlib, and of the trace, and what they are on a page.
-_COLOURS = {
-    "#000000": "currentColor",
-    "#1c1b19": "currentColor",
-    "#d9d6cf": "var(--color-background-border)",
-}
 #: Matplotlib's rule for the whole document; `site.css` has it for pictures alone.
 _RULE = re.compile(r"<style type=\"text/css\">\*\{[^<]*</style>")
 
@@ -83,8 +77,6 @@ def drawn(svg: str, words: str) -> str:
         wide = float(points[1]) * 4 / 3
         head = head.replace(points[0], f' class="plot" style="max-width: {wide:.0f}px"')
         rest = _RULE.sub("", rest)
-        for colour, instead in _COLOURS.items():
-            rest = rest.replace(colour, instead)
     head += f' role="img" aria-label="{escape(words)}"'
     rest = re.sub(r'\bid="', f'id="{prefix}', rest)
     rest = re.sub(r'href="#', f'href="#{prefix}', rest)
