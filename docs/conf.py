@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -20,7 +21,7 @@ sys.path.insert(0, str(HERE / "site"))
 
 import sources  # noqa: E402
 from inline_svg import draw_plots, inline_pictures  # noqa: E402
-from reference import completed  # noqa: E402
+from reference import completed, words_for  # noqa: E402
 
 import attendre_core  # noqa: E402
 from attendre_core.cli import build_parser  # noqa: E402
@@ -92,6 +93,8 @@ napoleon_use_rtype = False
 napoleon_attr_annotations = False
 
 
+#: ``~package.module.Name``, which Sphinx leaves in types beside a ``Literal``.
+TILDE = re.compile(r"~(?:\w+\.)+(\w+)")
 #: Every name in the ``__all__`` of these is in the reference.
 PUBLIC = (
     "attendre_core",
@@ -126,9 +129,20 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
 def describe_parameters(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Describe every parameter, before napoleon reads the docstring."""
+    """Describe every parameter, before napoleon reads the docstring; warn if one has no words."""
     if what in ("class", "function", "method") and (inspect.isclass(obj) or inspect.isroutine(obj)):
-        lines[:] = completed("\n".join(lines), obj)
+        doc = "\n".join(lines)
+        for parameter, words in words_for(obj, doc).items():
+            if not any(words):
+                logger.warning("%s: no words for the parameter %s", name, parameter)
+        lines[:] = completed(doc, obj)
+
+
+def shorten_types(app: Sphinx, tree: nodes.document, name: str) -> None:
+    """Write types that Sphinx cannot read without the modules they are from."""
+    for text in list(tree.findall(nodes.Text)):
+        if (short := TILDE.sub(r"\1", text)) != text:
+            text.parent.replace(text, nodes.Text(short))
 
 
 def skip_fields(
@@ -181,4 +195,5 @@ def setup(app: Sphinx) -> None:
     app.connect("autodoc-skip-member", skip_fields)
     sources.setup(app)
     app.connect("doctree-resolved", inline_pictures)
+    app.connect("doctree-resolved", shorten_types)
     app.connect("env-check-consistency", check_nothing_undocumented)

@@ -49,6 +49,7 @@ BAD = {
     '<svg role="img"></svg>': "has no words",
     "<p>Alias for field number 3</p>": "Alias for field number",
     "<p>value (key,)</p>": "value (key,)",
+    "<p>None | ~attendre_core.Gate</p>": "~attendre_core.",
 }
 
 

@@ -18,8 +18,8 @@ from urllib.parse import unquote, urlsplit
 
 #: Addresses in CSS.
 _ADDRESS = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
-#: What no page of the reference should have: fields of records without words of their own.
-_MANGLED = re.compile(r"Alias for field number|value \((?:\w+,\s*)+\)")
+#: What no page should have: fields of records without words of their own, types with modules.
+_MANGLED = re.compile(r"Alias for field number|value \((?:\w+,\s*)+\)|~attendre_\w+\.")
 
 
 class Page(HTMLParser):

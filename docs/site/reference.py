@@ -14,9 +14,13 @@ from typing import Any
 
 from words import EVERYWHERE, IN
 
+import attendre_core
+
 RULE = re.compile(r"-{3,}")
 FIELDS = ("Parameters", "Attributes", "Other Parameters")
-SHARED = re.compile(r"[Pp]arameters,? (?:and result )?(?:are|as) those of `([\w.]+)`")
+SHARED = re.compile(
+    r"(?:[Pp]arameters,? (?:and result )?(?:are|as) (?:those of|in)|see|like) `([\w.]+)`"
+)
 
 _ANYTHING = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
@@ -92,7 +96,7 @@ def _owner(obj: Any) -> type | None:
 
 def _shared_with(obj: Any, owner: type | None) -> Iterator[str | None]:
     """Yield the docstrings of what an object names as having the same parameters."""
-    spaces = [*(owner.__mro__ if owner else ()), inspect.getmodule(obj)]
+    spaces = [*(owner.__mro__ if owner else ()), inspect.getmodule(obj), attendre_core]
     for path in SHARED.findall(" ".join((inspect.getdoc(obj) or "").split())):
         for space in spaces:
             place = space

@@ -56,6 +56,10 @@ _TASK = {
     "items": "What `items` returned.",
     "count": "How many documents.",
     "batch": "How many items are read side by side.",
+    "rng": "Draws the random numbers.",
+    "length": "How many tokens the document has.",
+    "name": "A name for the document.",
+    "records": "How many records it has.",
 }
 _STATE = {"state": "From ``init`` or the last call; it is not changed unless it is donated."}
 _RECORDS = {
@@ -117,6 +121,8 @@ IN: dict[str, dict[str, str]] = {
     },
     "attendre_core.tiers": _STATE | {
         "entries": "What the tier before evicted.",
+        "options": "As in `insert`.",
+        "hand": "False: None is returned instead of what is evicted.",
         "ready": "How many of them there are.",
         "rate": "How many entries become one.",
         "params": "Learned arrays of the compressor, if it has any.",
@@ -166,6 +172,8 @@ IN: dict[str, dict[str, str]] = {
     },
     "attendre_core.ops": _OP | {
         "x": "Any array.",
+        "arrays": "Arrays with the same slots.",
+        "below": "Larger numbers count as not finite.",
         "logits": "(..., slots): scaled products of queries and keys.",
         "allowed": "Boolean, shaped like the logits: which entries a query may attend to.",
         "threshold": "The K-th largest logit of each query.",
@@ -274,12 +282,22 @@ IN: dict[str, dict[str, str]] = {
         "top_k": "How many chunks.",
         "index": "Numbers of chunks.",
     },
-    "attendre_core.outside": {"settings": "As when the store was made.", "row": "Its number."},
+    "attendre_core.outside": {
+        "settings": "As when the store was made.",
+        "row": "Its number.",
+        "slot": "Places of entries in the store, from `search`.",
+        "weight": "How much attention each of them got.",
+        "entries": "What `held` returned.",
+        "clock": "How many entries had come into the row.",
+        "query": "(batch, queries, heads, head_dim), on the host.",
+        "top_k": "How many entries each query finds.",
+    },
     "attendre_core.zoo": {
         "where": "Who asks, for the message.",
         "tokens": "int, (batch, seq), or one row of token numbers.",
         "values": "Numbers, or an array of any library.",
         "text": "A text.",
+        "texts": "A text, or a list of texts.",
         "special": "Put the tokens around it that the model expects.",
         "options": "As for `attendre_core.Model.generate`.",
         "window": "Tokens that are read at once, of which the middle half is kept.",
