@@ -82,6 +82,8 @@ autodoc_mock_imports = [
     "torch", "transformers",
 ]  # fmt: skip
 autodoc_member_order = "bysource"
+#: Defaults as they are written: a folder is a name, and not where the pages were built.
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_type_aliases = {"Array": "Array", "Namespace": "Namespace"}
@@ -138,6 +140,13 @@ def describe_parameters(
         lines[:] = completed(doc, obj)
 
 
+def name_functions(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, result: str
+) -> tuple[str, str]:
+    """Write defaults that are functions by their names."""
+    return re.sub(r"<function (?:[\w<>]+\.)*(\w+)[^>]*>", r"\1", signature or ""), result
+
+
 def shorten_types(app: Sphinx, tree: nodes.document, name: str) -> None:
     """Write types that Sphinx cannot read without the modules they are from."""
     for text in list(tree.findall(nodes.Text)):
@@ -192,6 +201,7 @@ def setup(app: Sphinx) -> None:
     app.add_directive("command-help", CommandHelp)
     app.add_directive("memory-options", MemoryOptions)
     app.connect("autodoc-process-docstring", describe_parameters, priority=400)
+    app.connect("autodoc-process-signature", name_functions)
     app.connect("autodoc-skip-member", skip_fields)
     sources.setup(app)
     app.connect("doctree-resolved", inline_pictures)

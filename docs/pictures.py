@@ -304,7 +304,7 @@ def _bars(
 ) -> str:
     """Draw groups of horizontal bars with their numbers."""
     longest = max(len(f"100 %  {label}") for _, bars in rows for label, _, _ in bars)
-    left, wide = 26 + 7.4 * max(len(name) for name, _ in rows), 260
+    left, wide = 26 + 8.6 * max(len(name) for name, _ in rows), 240
     y, parts = 34, [text(8, 20, title, "title")]
     for name, bars in rows:
         parts.append(text(left - 10, y + 9 * len(bars) + 8, name, "", "end"))
@@ -316,7 +316,7 @@ def _bars(
             ]
             y += 18
         y += 10
-    return drawing(int(left + wide + 16 + 7.4 * longest), y + 4, parts, words)
+    return drawing(int(left + wide + 16 + 8.4 * longest), y + 4, parts, words)
 
 
 def gain() -> str:
@@ -331,7 +331,7 @@ def gain() -> str:
             ]
             rows.append((f"{name}, {words}", bars))
     return _bars(
-        "What waiting changes: right answers in %, M = 32, N = 0 and 16",
+        "What waiting changes: right answers in %, M = 32",
         "Right answers at once and after waiting. On tasks that look ahead, waiting takes attendre "
         "close to 100 %; on tasks with nothing to wait for it costs attendre nothing and LFA much.",
         rows,

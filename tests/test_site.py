@@ -49,6 +49,8 @@ BAD = {
     '<svg role="img"></svg>': "has no words",
     "<p>Alias for field number 3</p>": "Alias for field number",
     "<p>value (key,)</p>": "value (key,)",
+    "<p>folder=PosixPath('/tmp')</p>": "PosixPath",
+    "<p>f=&lt;function f&gt;</p>": "&lt;function",
     "<p>None | ~attendre_core.Gate</p>": "~attendre_core.",
 }
 

@@ -18,8 +18,11 @@ from urllib.parse import unquote, urlsplit
 
 #: Addresses in CSS.
 _ADDRESS = re.compile(r"""url\(\s*["']?([^"')]+)|@import\s+["']([^"']+)""")
-#: What no page should have: fields of records without words of their own, types with modules.
-_MANGLED = re.compile(r"Alias for field number|value \((?:\w+,\s*)+\)|~attendre_\w+\.")
+#: What no page should have: fields of records without words of their own, types with modules,
+#: values instead of names.
+_MANGLED = re.compile(
+    r"Alias for field number|value \((?:\w+,\s*)+\)|~attendre_\w+\.|PosixPath\(|&lt;function\b"
+)
 
 
 class Page(HTMLParser):
