@@ -142,9 +142,11 @@ def describe_parameters(
 
 def name_functions(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, result: str
-) -> tuple[str, str]:
+) -> tuple[str, str] | None:
     """Write defaults that are functions by their names."""
-    return re.sub(r"<function (?:[\w<>]+\.)*(\w+)[^>]*>", r"\1", signature or ""), result
+    if "<function" not in (signature or ""):
+        return None
+    return re.sub(r"<function (?:[\w<>]+\.)*(\w+)[^>]*>", r"\1", signature), result
 
 
 def shorten_types(app: Sphinx, tree: nodes.document, name: str) -> None:
