@@ -190,12 +190,13 @@ def types(session: nox.Session) -> None:
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """Build the documentation offline, warnings as errors, code cells executed."""
+    """Build the documentation offline, warnings as errors, code cells executed; check its pages."""
     session.install(*INSTALL, *EXTRAS["docs"], *CONFORMANCE, "-e", ".")
     session.run(
         *("sphinx-build", "-W", "--keep-going", "-E", "-q", "-b", "html"),
         *("docs", "docs/_build/html", *session.posargs),
     )
+    session.run("python", "docs/site/check.py", "docs/_build/html")
 
 
 @nox.session

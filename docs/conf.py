@@ -5,27 +5,28 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from docutils import nodes
-from sphinx.errors import PycodeError
 from sphinx.ext.autodoc.mock import mock
-from sphinx.pycode import ModuleAnalyzer
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "site"))
 
-import attendre_core
-from attendre_core.cli import build_parser
-from attendre_core.presets import OPTIONS
-from inline_svg import inline_pictures
-from live_trace import write_live_trace
-from reference import completed
+import sources  # noqa: E402
+from inline_svg import draw_plots, inline_pictures  # noqa: E402
+from live_trace import write_live_trace  # noqa: E402
+from reference import completed, words_for  # noqa: E402
+
+import attendre_core  # noqa: E402
+from attendre_core.cli import build_parser  # noqa: E402
+from attendre_core.presets import OPTIONS  # noqa: E402
 
 if TYPE_CHECKING:
     from sphinx.application import Sphinx
@@ -82,6 +83,8 @@ autodoc_mock_imports = [
     "torch", "transformers",
 ]  # fmt: skip
 autodoc_member_order = "bysource"
+#: Defaults as they are written: a folder is a name, and not where the pages were built.
+autodoc_preserve_defaults = True
 autodoc_typehints = "description"
 autodoc_typehints_description_target = "documented_params"
 autodoc_type_aliases = {"Array": "Array", "Namespace": "Namespace"}
@@ -93,6 +96,8 @@ napoleon_use_rtype = False
 napoleon_attr_annotations = False
 
 
+#: ``~package.module.Name``, which Sphinx leaves in types beside a ``Literal``.
+TILDE = re.compile(r"~(?:\w+\.)+(\w+)")
 #: Every name in the ``__all__`` of these is in the reference.
 PUBLIC = (
     "attendre_core",
@@ -127,42 +132,36 @@ def check_nothing_undocumented(app: Sphinx, env: BuildEnvironment) -> None:
 def describe_parameters(
     app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]
 ) -> None:
-    """Describe every parameter, before napoleon reads the docstring."""
+    """Describe every parameter, before napoleon reads the docstring; warn if one has no words."""
     if what in ("class", "function", "method") and (inspect.isclass(obj) or inspect.isroutine(obj)):
-        lines[:] = completed("\n".join(lines), obj)
+        doc = "\n".join(lines)
+        for parameter, words in words_for(obj, doc).items():
+            if not any(words):
+                logger.warning("%s: no words for the parameter %s", name, parameter)
+        lines[:] = completed(doc, obj)
 
 
-def skip_fields(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
+def name_functions(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, signature: str, result: str
+) -> tuple[str, str] | None:
+    """Write defaults that are functions by their names."""
+    if "<function" not in (signature or ""):
+        return None
+    return re.sub(r"<function (?:[\w<>]+\.)*(\w+)[^>]*>", r"\1", signature), result
+
+
+def shorten_types(app: Sphinx, tree: nodes.document, name: str) -> None:
+    """Write types that Sphinx cannot read without the modules they are from."""
+    for text in list(tree.findall(nodes.Text)):
+        if (short := TILDE.sub(r"\1", text)) != text:
+            text.parent.replace(text, nodes.Text(short))
+
+
+def skip_fields(
+    app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any
+) -> bool | None:
     """Leave out the fields of records, which are among their parameters."""
     return True if type(obj).__name__ == "_tuplegetter" else None
-
-
-def find_module(app: Sphinx, module: str, path: str) -> str | None:
-    """Say where the source of a documented object is, also without the frameworks."""
-    with mock(autodoc_mock_imports):
-        try:
-            found: Any = importlib.import_module(module)
-            for part in path.split("."):
-                found = getattr(found, part)
-        except (ImportError, AttributeError):
-            return None
-    place = getattr(found, "__module__", None)
-    return place if isinstance(place, str) else None
-
-
-def find_source(app: Sphinx, module: str) -> tuple[str, dict[str, tuple[str, int, int]]] | None:
-    """Read the source of a module of this project without importing it."""
-    for root in (HERE.parent, HERE.parent / "backends"):
-        for end in (".py", "/__init__.py"):
-            file = root / (module.replace(".", "/") + end)
-            if file.exists():
-                analyzer = ModuleAnalyzer.for_file(str(file), module)
-                try:
-                    tags = analyzer.find_tags()
-                except PycodeError:
-                    return None
-                return analyzer.code, tags
-    return None
 
 
 class CommandHelp(SphinxDirective):
@@ -201,12 +200,14 @@ class MemoryOptions(SphinxDirective):
 
 
 def setup(app: Sphinx) -> None:
+    draw_plots()
     app.add_directive("command-help", CommandHelp)
     app.add_directive("memory-options", MemoryOptions)
     app.connect("autodoc-process-docstring", describe_parameters, priority=400)
+    app.connect("autodoc-process-signature", name_functions)
     app.connect("autodoc-skip-member", skip_fields)
-    app.connect("viewcode-follow-imported", find_module)
-    app.connect("viewcode-find-source", find_source)
+    sources.setup(app)
     app.connect("doctree-resolved", inline_pictures)
     app.connect("build-finished", write_live_trace)
+    app.connect("doctree-resolved", shorten_types)
     app.connect("env-check-consistency", check_nothing_undocumented)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,13 +126,25 @@ def eviction() -> str:
     """Draw what three systems hold while they read one document."""
     cell, left, top = (3.4, 9.0), 8, 74
     parts = [
-        text(left, 20, f"One text of 160 tokens, read {CHUNK} at a time with room for {SIZE}", "title"),
-        text(left, 40, "Across: the tokens. Down: the steps. Coloured: what the memory holds.", "soft"),
+        text(
+            left,
+            20,
+            f"One text of 160 tokens, read {CHUNK} at a time with room for {SIZE}",
+            "title",
+        ),
+        text(
+            left,
+            40,
+            "Across: the tokens. Down: the steps. Coloured: what the memory holds.",
+            "soft",
+        ),
     ]
     for name, rule in SYSTEMS.items():
         held, answer, right = survival(name)
         wide, tall = cell[0] * held.shape[1], cell[1] * len(held)
-        verdict = "answers the question \N{CHECK MARK}" if right else "has lost the answer \N{BALLOT X}"
+        verdict = (
+            "answers the question \N{CHECK MARK}" if right else "has lost the answer \N{BALLOT X}"
+        )
         kind = "good" if right else "bad"
         parts += [
             text(left, top, f"{name}: {rule.lower()}"),
@@ -145,7 +158,9 @@ def eviction() -> str:
             'stroke-width="2" stroke-dasharray="4 3"/>'
         )
         top += int(tall) + 46
-    parts.append(text(left, top - 14, "Dashed: the token that answers the question at the end.", "soft"))
+    parts.append(
+        text(left, top - 14, "Dashed: the token that answers the question at the end.", "soft")
+    )
     return drawing(
         int(2 * left + wide), top, parts,
         "Survival maps of three memories with room for 32 of 160 tokens. FIFO and attention sinks "
@@ -192,7 +207,13 @@ def waiting() -> str:
             *grid(left, top, (size, size), future, "good"),
             f'<line x1="{left}" y1="{top}" x2="{left + size * length:g}" '
             f'y2="{top + size * length:g}" class="cut" stroke-width="1.5"/>',
-            text(left + size * length / 2, top + size * length + 18, "position attended to", "soft", "middle"),
+            text(
+                left + size * length / 2,
+                top + size * length + 18,
+                "position attended to",
+                "soft",
+                "middle",
+            ),
         ]
     middle = top + size * length / 2
     parts += [
@@ -212,20 +233,8 @@ def waiting() -> str:
 # ---------------------------------------------------------------- the evaluation
 
 
-def _mean(found: object, name: str, kv: int, q: int, tasks: Sequence[str] = ()) -> float | None:
-    """Return the mean of right answers over models and tasks in percent, if all were measured."""
-    shares = [
-        m.mean("right")
-        for place in found.tables  # type: ignore[attr-defined]
-        if not tasks or place.task in tasks
-        for m in [found.at(place, name, kv, q)]  # type: ignore[attr-defined]
-        if m is not None
-    ]
-    return 100 * sum(shares) / len(shares) if shares else None
-
-
 @cache
-def _study() -> object:
+def _study() -> Any:
     from study_results import Study
 
     return Study()
@@ -248,16 +257,17 @@ def sizes() -> str:
     known = (16, 32, 64, 128, 256)
     left, top, wide, tall = 44, 50, 430, 240
     lines = {
-        "attendre, waiting": ("good", lambda kv: _mean(_study(), "attendre", kv, kv // 2)),
-        "attendre": ("good", lambda kv: _mean(_study(), "attendre", kv, 0)),
-        "LFA-0, best c": ("third", lambda kv: _mean(_study(), "LFA-0", kv, 0)),
-        "AS (sinks)": ("mark", lambda kv: _mean(_study(), "AS", kv, 0)),
-        "MT (FIFO)": ("bad", lambda kv: _mean(_study(), "MT", kv, 0)),
+        "attendre, waiting": ("good", lambda kv: _study().mean("attendre", kv, kv // 2)),
+        "attendre": ("good", lambda kv: _study().mean("attendre", kv, 0)),
+        "LFA-0, best c": ("third", lambda kv: _study().mean("LFA-0", kv, 0)),
+        "AS (sinks)": ("mark", lambda kv: _study().mean("AS", kv, 0)),
+        "MT (FIFO)": ("bad", lambda kv: _study().mean("MT", kv, 0)),
     }
     parts = [
-        text(8, 20, "Right answers in %, by entries held (M)", "title"), *_frame(left, top, wide, tall)
-    ]  # fmt: skip
-    ends = []
+        text(8, 20, "Right answers in %, by the size M of the memory", "title"),
+        *_frame(left, top, wide, tall),
+    ]
+    taken: list[tuple[float, float]] = []
     for name, (kind, value) in lines.items():
         points = [
             (left + wide * i / (len(known) - 1), top + tall * (1 - share / 100))
@@ -271,11 +281,12 @@ def sizes() -> str:
             f'style="stroke: var(--{kind})"/>'
         )
         parts += [f'<circle cx="{x:.4g}" cy="{y:.4g}" r="3.5" class="{kind}"/>' for x, y in points]
-        ends.append((points[-1], name, kind))
-    below = -1e9
-    for (x, y), name, kind in sorted(ends, key=lambda end: end[0][1]):
-        below = max(y + 4, below + 16)
-        parts.append(text(max(x + 10, left + wide + 10), below, name, kind))
+        # The name is where the line ends, below a name that is there already.
+        x, y = points[-1]
+        while any(abs(x - u) < 99 and abs(y - v) < 16 for u, v in taken):
+            y += 1
+        taken.append((x, y))
+        parts.append(text(x + 10, y + 4, name, kind))
     parts += [
         text(left + wide * i / (len(known) - 1), top + tall + 20, f"{kv}", "soft", "middle")
         for i, kv in enumerate(known)
@@ -283,13 +294,18 @@ def sizes() -> str:
     return drawing(
         620, top + tall + 30, parts,
         "Right answers by memory size, mean of two models and four tasks: attendre with waiting "
-        "queries is near 100 % at every size, LFA with the best c follows, sinks and FIFO are far below.",
+        "queries is near 100 % at every size, LFA with the best c follows, sinks and FIFO are far "
+        "below.",
     )  # fmt: skip
 
 
-def _bars(title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]) -> str:
+def _bars(
+    title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]]
+) -> str:
     """Draw groups of horizontal bars with their numbers."""
-    left, wide, y, parts = 150, 330, 34, [text(8, 20, title, "title")]
+    longest = max(len(f"100 %  {label}") for _, bars in rows for label, _, _ in bars)
+    left, wide = 26 + 8.6 * max(len(name) for name, _ in rows), 240
+    y, parts = 34, [text(8, 20, title, "title")]
     for name, bars in rows:
         parts.append(text(left - 10, y + 9 * len(bars) + 8, name, "", "end"))
         for label, share, kind in bars:
@@ -300,7 +316,7 @@ def _bars(title: str, words: str, rows: Sequence[tuple[str, Sequence[tuple[str, 
             ]
             y += 18
         y += 10
-    return drawing(640, y + 4, parts, words)
+    return drawing(int(left + wide + 16 + 8.4 * longest), y + 4, parts, words)
 
 
 def gain() -> str:
@@ -311,11 +327,11 @@ def gain() -> str:
             bars = [
                 (label, share, kind)
                 for q, label, kind in ((0, "at once", "third"), (16, "waiting", "good"))
-                if (share := _mean(_study(), name, 32, q, (task,))) is not None
+                if (share := _study().mean(name, 32, q, (task,))) is not None
             ]
             rows.append((f"{name}, {words}", bars))
     return _bars(
-        "What waiting changes: right answers in %, M = 32, N = 0 and 16",
+        "What waiting changes: right answers in %, M = 32",
         "Right answers at once and after waiting. On tasks that look ahead, waiting takes attendre "
         "close to 100 %; on tasks with nothing to wait for it costs attendre nothing and LFA much.",
         rows,
@@ -326,13 +342,13 @@ def start() -> str:
     """Draw right answers at the best c and at the paper's c."""
     found, rows = _study(), []
     for name in ("LRA-last", "LRA-max", "LRA-sum", "LFA-0", "LFA-1e-3"):
-        theirs = [found.paper_at(place, name, 32, 0) for place in found.tables]  # type: ignore[attr-defined]
-        share = 100 * float(np.mean([m.mean("right") for m in theirs]))
-        let_in = 100 * float(np.mean([m.mean("admitted") for m in theirs]))
-        best = _mean(found, name, 32, 0)
+        share, let_in = (
+            found.mean(name, 32, 0, papers_c=True, metric=metric)
+            for metric in ("right", "admitted")
+        )
         rows.append((name, [
-            ("at the best c", best or 0.0, "good"),
-            (f"at the paper's; lets {let_in:.0f} % in", share, "bad"),
+            ("at the best c", found.mean(name, 32, 0), "good"),
+            (f"at the paper's, {let_in:.0f} % let in", share, "bad"),
         ]))  # fmt: skip
     return _bars(
         "Where new entries start: right answers in %, M = 32",

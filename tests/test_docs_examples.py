@@ -45,6 +45,7 @@ TAGGER = "path/to/ner-model"
 #: Pages whose examples leave a memory behind that admits little, and why that is right.
 _UNTRAINED = "a causal layer without training attends evenly, so late tokens of a chunk score low"
 FROZEN = {
+    "docs/gallery.md": "one call inserts more than fits, so what is evicted was never stored",
     "docs/guides/jax.md": _UNTRAINED,
     "docs/troubleshooting.md": "it shows the warning",
 }

@@ -25,6 +25,7 @@ from attendre_core.speed import (
     page,
 )
 from attendre_core.speed.counts import LIMITS, calls, small_step
+from attendre_core.speed.headlines import HEADLINES, headlines
 from attendre_core.speed.steps import Running, layer_of
 from attendre_core.speed.timing import of_pairs, ratio, threads
 
@@ -176,7 +177,7 @@ def test_results_are_saved_and_made_into_a_page(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["figures"][0]["verdict"] == "pass"
     assert "1.50 (1.25 to 1.75)" in made.read_text(encoding="utf-8")
     assert "wall time" in made.read_text(encoding="utf-8")
-    assert made.with_suffix(".svg").read_text(encoding="utf-8").count("<circle") == 1
+    assert made.with_suffix(".svg").read_text(encoding="utf-8").count('class="target"') == 1
 
 
 def test_single_rows_are_measured_again(tmp_path, monkeypatch, capsys):
@@ -228,6 +229,11 @@ def test_the_page_in_the_documentation_is_made_from_its_results():
     results = Results.load(DOCS / "benchmarks.json")
     assert (DOCS / "benchmarks.md").read_text(encoding="utf-8") == page(results)
     assert (DOCS / "benchmarks.svg").read_text(encoding="utf-8") == chart(results.figures)
+
+
+def test_every_headline_is_measured():
+    results = Results.load(DOCS / "benchmarks.json")
+    assert len(headlines(results.figures)) == len(HEADLINES)
 
 
 def test_every_row_that_falls_short_says_why():

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from attendre_core.speed.figures import markdown
+from attendre_core.speed.headlines import lines_of, sentence
 from attendre_core.speed.results import Results
 
 __all__ = ["page"]
@@ -13,9 +14,17 @@ __all__ = ["page"]
 _HEAD = """\
 # Benchmarks
 
-What memories cost, measured by `attendre bench`. This page is generated from
-`docs/benchmarks.json` by `attendre bench --page docs/benchmarks.md --from docs/benchmarks.json`;
-a test checks that the two match.
+What memories cost in time, on a CPU. {met} of {count} targets are met, {short} are missed, {left}
+not measured. How long something takes, as a multiple of what it is compared with; below 1 is
+faster:
+
+{lines}
+
+![How long each of them takes, as a bar; the list above has the same figures.]({picture})
+
+Where a target is missed, [the remarks](#where-it-falls-short) say why and what was tried.
+
+## How it is measured
 
 ```console
 attendre bench --quick          # all rows, in three minutes on an idle machine
@@ -24,7 +33,7 @@ nox -s bench                    # all rows, and position schemes against each ot
 ```
 
 Every figure is a ratio to a reference that is measured in alternation with it in the same process:
-a short block of one, then of the other, in changing order. The table shows the median of the ratios
+a short block of one, then of the other, in changing order. The figure is the median of the ratios
 of neighbouring blocks and, in parentheses, the quartiles, which show how noisy the machine was.
 {clock}
 
@@ -32,6 +41,10 @@ Unless stated otherwise: one row, 8 heads of width 64, chunks of 128, float32, t
 (insert, evict, attend, score). The references are written directly in PyTorch and JAX, in
 `attendre_core/speed/torch_references.py` and `attendre_core/speed/jax_references.py`; tests show
 that the handwritten steps compute the same as ours.
+
+This page is generated from `docs/benchmarks.json` by
+`attendre bench --page docs/benchmarks.md --from docs/benchmarks.json`; a test checks that they
+match.
 """
 _ONE_THREAD = (
     "Libraries use one thread, and the processor time of the process is measured: the time that\n"
@@ -46,13 +59,15 @@ def page(results: Results, picture: str = "benchmarks.svg") -> str:
     clock = _ONE_THREAD if count == 1 else _MORE_THREADS.format(threads=count)
     met = sum(f.verdict == "pass" for f in results.figures)
     short = sum(f.verdict == "short" for f in results.figures)
-    left = len(results.figures) - met - short
+    head = _HEAD.format(
+        met=met, short=short, left=len(results.figures) - met - short, count=len(results.figures),
+        lines="\n".join(f"- {sentence(line)}" for line in lines_of(results.figures)),
+        picture=picture, clock=clock,
+    )  # fmt: skip
     parts = [
-        _HEAD.format(clock=clock),
+        head,
         "## All rows\n",
-        f"{met} pass, {short} fall short, {left} skipped.\n",
         markdown(results.figures),
-        f"![Figures against their targets]({picture})\n",
         _remarks(results),
         _counts(results.counts),
         _environment(results.environment),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from claims import sizes_of
 from compact import Place
 from study_results import SCORED, Study
 from tables import SIZED_CONTROLS, gap_text, percent_text
 
+from attendre_core.evaluation.intervals import Interval
 from attendre_core.evaluation.sweep import Cell, Measured, Table
 from attendre_core.presets import OTHER_PRESETS, PAPER_PRESETS
 
@@ -35,6 +36,22 @@ def _pairs(
                     yield place, ours, other
 
 
+def _gaps(found: Study, own: str, names: Sequence[str], meeting: str) -> list[Interval]:
+    """Return the differences of ``own`` from some systems, by pairs of cells."""
+    return [
+        found.gap(ours, other)
+        for name in names
+        for _, ours, other in _pairs(found, own, name, meeting)
+    ]
+
+
+def comparisons(found: Study, own: str, names: Sequence[str], meeting: str) -> tuple[int, int, int]:
+    """Count wins, ties and losses of ``own`` against some systems."""
+    gaps = _gaps(found, own, names, meeting)
+    won, lost = sum(gap.low > 0 for gap in gaps), sum(gap.high < 0 for gap in gaps)
+    return won, len(gaps) - won - lost, lost
+
+
 def wins(found: Study, own: str = "attendre") -> str:
     """Return wins, ties and losses of our preset, and its lowest difference."""
     rows = []
@@ -45,15 +62,10 @@ def wins(found: Study, own: str = "attendre") -> str:
     for words, names in every.items():
         row = [words]
         for meeting in MEETINGS:
-            gaps = [
-                found.gap(ours, other)
-                for name in names
-                for _, ours, other in _pairs(found, own, name, meeting)
-            ]
-            won = sum(gap.low > 0 for gap in gaps)
-            lost = sum(gap.high < 0 for gap in gaps)
+            gaps = _gaps(found, own, names, meeting)
+            won, tied, lost = comparisons(found, own, names, meeting)
             low = f"{100 * min(gap.value for gap in gaps):+.0f}" if gaps else ""
-            row.append(f"{won} / {len(gaps) - won - lost} / {lost} ({low})" if gaps else "")
+            row.append(f"{won} / {tied} / {lost} ({low})" if gaps else "")
         rows.append(row)
     return Table(["against", *MEETINGS], rows).markdown()
 

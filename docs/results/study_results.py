@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import study
@@ -59,6 +59,32 @@ class Study:
     def paper_at(self, place: Place, policy: str, kv: int, q: int) -> Measured | None:
         """Return a confirmed cell of a policy at the paper's c."""
         return self.paper_tables[place].get(Cell(papers_name(place.model, policy), kv, q))
+
+    def mean(
+        self,
+        policy: str,
+        kv: int,
+        q: int,
+        places: Sequence[str] = (),
+        *,
+        papers_c: bool = False,
+        metric: str = "right",
+    ) -> float | None:
+        """Return a mean over models and tasks in percent, if all were measured.
+
+        Parameters
+        ----------
+        places
+            Models or tasks; all without.
+        """  # fmt: skip
+        read = self.paper_at if papers_c else self.at
+        cells = [
+            read(place, policy, kv, q)
+            for place in self.tables
+            if not places or {place.model, place.task} & set(places)
+        ]
+        found = [cell.mean(metric) for cell in cells if cell is not None]
+        return 100 * sum(found) / len(found) if found else None
 
     def gap(self, one: Measured, other: Measured) -> Interval:
         """Return the difference of two confirmed cells, computed once."""

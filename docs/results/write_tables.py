@@ -13,13 +13,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import five_lines
 import meetings
 import study
 import tables
 from study_results import Study
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("README.md", "docs/evaluation.md", "docs/evaluation_cells.md")
+PAGES = ("README.md", "docs/evaluation.md", "docs/evaluation_tables.md", "docs/evaluation_cells.md")
 BLOCK = re.compile(r"(<!-- begin ([\w-]+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -27,6 +28,7 @@ def blocks() -> dict[str, Callable[[], str]]:
     """Return what can be written, by name."""
     found = Study()
     return {
+        "five-lines": lambda: five_lines.five_lines(found),
         "demo": tables.demo,
         "models": tables.models,
         "choice": lambda: tables.choice(found),

@@ -14,9 +14,13 @@ from typing import Any
 
 from words import EVERYWHERE, IN
 
+import attendre_core
+
 RULE = re.compile(r"-{3,}")
 FIELDS = ("Parameters", "Attributes", "Other Parameters")
-SHARED = re.compile(r"[Pp]arameters,? (?:and result )?(?:are|as) those of `([\w.]+)`")
+SHARED = re.compile(
+    r"(?:[Pp]arameters,? (?:and result )?(?:are|as) (?:those of|in)|see|like) `([\w.]+)`"
+)
 
 _ANYTHING = [inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD]
 
@@ -24,11 +28,11 @@ Sections = dict[str, list[str]]
 
 
 def sections_of(doc: str | None) -> Sections:
-    """Split a numpydoc docstring; what comes before the first title has the title ``""``.
+    r"""Split a numpydoc docstring; what comes before the first title has the title ``""``.
 
     Examples
     --------
-    >>> sections_of("Add.\\n\\nParameters\\n----------\\na, b\\n    Numbers.")
+    >>> sections_of("Add.\n\nParameters\n----------\na, b\n    Numbers.")
     {'': ['Add.', ''], 'Parameters': ['a, b', '    Numbers.']}
     """
     found: Sections = {"": []}
@@ -44,11 +48,11 @@ def sections_of(doc: str | None) -> Sections:
 
 
 def described(doc: str | None) -> dict[str, list[str]]:
-    """Return the parameters and attributes that a docstring describes, each with its words.
+    r"""Return the parameters and attributes that a docstring describes, each with its words.
 
     Examples
     --------
-    >>> described("Add.\\n\\nParameters\\n----------\\na, b : int\\n    Numbers.")
+    >>> described("Add.\n\nParameters\n----------\na, b : int\n    Numbers.")
     {'a': ['Numbers.'], 'b': ['Numbers.']}
     """
     found: dict[str, list[str]] = {}
@@ -92,7 +96,7 @@ def _owner(obj: Any) -> type | None:
 
 def _shared_with(obj: Any, owner: type | None) -> Iterator[str | None]:
     """Yield the docstrings of what an object names as having the same parameters."""
-    spaces = [*(owner.__mro__ if owner else ()), inspect.getmodule(obj)]
+    spaces = [*(owner.__mro__ if owner else ()), inspect.getmodule(obj), attendre_core]
     for path in SHARED.findall(" ".join((inspect.getdoc(obj) or "").split())):
         for space in spaces:
             place = space

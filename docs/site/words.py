@@ -10,7 +10,7 @@ EVERYWHERE = {
     "seed": "Makes what is random repeatable.",
     "dtype": "The data type of the arrays.",
     "device": "Where the arrays are; None = the library's default.",
-    "xp": "The array library: its name, such as ``\"torch\"``, or its namespace.",
+    "xp": 'The array library: its name, such as ``"torch"``, or its namespace.',
     "path": "A file or folder.",
     "position": "int32, (batch, seq): where in the input each token is.",
     "valid": "Boolean, (batch, seq): False marks padding, which is ignored.",
@@ -32,7 +32,7 @@ EVERYWHERE = {
     "types": "(batch, seq): types of tokens, for encoders that tell two parts of an input apart.",
     "room": "How many generated entries fit beside what was read.",
     "warn_below": "Warn if the admitted share is below this.",
-    "memory": "A memory name such as ``\"attendre-causal:1024\"``, or a "
+    "memory": 'A memory name such as ``"attendre-causal:1024"``, or a '
     "`attendre_core.MemoryConfig`.",
     "like": "An array whose library, type and device the result has.",
 }
@@ -43,10 +43,10 @@ _TASK = {
     "tokens": "Length of a context, in tokens.",
     "depth": "Where in the context the fact is, 0 = beginning, 1 = end; None = everywhere.",
     "data": "Folder with the data; empty = generated text.",
-    "question": "Whether the question comes before (``\"first\"``) or after (``\"last\"``) the text.",
+    "question": 'Whether the question comes before (``"first"``) or after (``"last"``) the text.',
     "window": "How many tokens a window of the compared methods has; None = the trained length.",
     "each": "How many documents are asked for in one group.",
-    "answers": "``\"repeat\"``: the answer recurs; ``\"single\"``: one record has it.",
+    "answers": '``"repeat"``: the answer recurs; ``"single"``: one record has it.',
     "keys": "How many keys are hidden.",
     "values": "How many values are hidden.",
     "hops": "How many assignments lead to the answer.",
@@ -56,6 +56,10 @@ _TASK = {
     "items": "What `items` returned.",
     "count": "How many documents.",
     "batch": "How many items are read side by side.",
+    "rng": "Draws the random numbers.",
+    "length": "How many tokens the document has.",
+    "name": "A name for the document.",
+    "records": "How many records it has.",
 }
 _STATE = {"state": "From ``init`` or the last call; it is not changed unless it is donated."}
 _RECORDS = {
@@ -106,7 +110,7 @@ IN: dict[str, dict[str, str]] = {
         "folder": "Holds ``results.jsonl``; tables and plots are written into it.",
         "files": "What was written.",
     },
-    "attendre_core.evaluation.tracing": {"trace": "From `trace_text`.", "step": "Number of a step."},
+    "attendre_core.evaluation.tracing": {"trace": "From `trace_text`.", "step": "Number of one."},
     "attendre_core.memory": _STATE | _RECORDS | {
         "dim": "Width of the outputs.",
         "output": "(batch, seq, dim): outputs of the encoder.",
@@ -117,13 +121,15 @@ IN: dict[str, dict[str, str]] = {
     },
     "attendre_core.tiers": _STATE | {
         "entries": "What the tier before evicted.",
+        "options": "As in `insert`.",
+        "hand": "False: None is returned instead of what is evicted.",
         "ready": "How many of them there are.",
         "rate": "How many entries become one.",
         "params": "Learned arrays of the compressor, if it has any.",
         "name": "Which array is pooled: ``\"key\"`` or ``\"value\"``.",
         "x": "(batch, kv_heads, n, rate, dim): keys or values.",
     },
-    "attendre_core.written": _STATE | _FLOW | {"size": "How many slots.", "dim": "Width of a slot."},
+    "attendre_core.written": _STATE | _FLOW | {"size": "How many slots.", "dim": "Their width."},
     "attendre_core.probes": _STATE,
     "attendre_core.layer": _STATE | _FLOW | {
         "flow": "The chunk on its way through the layers.",
@@ -166,6 +172,8 @@ IN: dict[str, dict[str, str]] = {
     },
     "attendre_core.ops": _OP | {
         "x": "Any array.",
+        "arrays": "Arrays with the same slots.",
+        "below": "Larger numbers count as not finite.",
         "logits": "(..., slots): scaled products of queries and keys.",
         "allowed": "Boolean, shaped like the logits: which entries a query may attend to.",
         "threshold": "The K-th largest logit of each query.",
@@ -274,12 +282,22 @@ IN: dict[str, dict[str, str]] = {
         "top_k": "How many chunks.",
         "index": "Numbers of chunks.",
     },
-    "attendre_core.outside": {"settings": "As when the store was made.", "row": "Number of the row."},
+    "attendre_core.outside": {
+        "settings": "As when the store was made.",
+        "row": "Its number.",
+        "slot": "Places of entries in the store, from `search`.",
+        "weight": "How much attention each of them got.",
+        "entries": "What `held` returned.",
+        "clock": "How many entries had come into the row.",
+        "query": "(batch, queries, heads, head_dim), on the host.",
+        "top_k": "How many entries each query finds.",
+    },
     "attendre_core.zoo": {
         "where": "Who asks, for the message.",
         "tokens": "int, (batch, seq), or one row of token numbers.",
         "values": "Numbers, or an array of any library.",
         "text": "A text.",
+        "texts": "A text, or a list of texts.",
         "special": "Put the tokens around it that the model expects.",
         "options": "As for `attendre_core.Model.generate`.",
         "window": "Tokens that are read at once, of which the middle half is kept.",
