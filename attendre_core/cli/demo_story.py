@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from attendre_core.evaluation.tracing import LayerTrace, TextTrace
     from attendre_core.zoo.model import Model
 
-__all__ = ["RULES", "Story", "kept_runs", "read_story"]
+__all__ = ["RULES", "Story", "kept_runs", "read_story", "words_of"]
 
 #: The systems that read the text, unless others are asked for, and what goes first in each.
 RULES = {
@@ -69,6 +69,7 @@ class Story(NamedTuple):
             ),
             "",
         ]
+        gap = terminal.choose(" \N{HORIZONTAL ELLIPSIS} ", " ... ")
         for policy in self.trace.policies:
             right = bool(policy.answers(self.trace.answer))
             sign = terminal.choose("\N{CHECK MARK} " if right else "\N{BALLOT X} ", "")
@@ -80,7 +81,7 @@ class Story(NamedTuple):
                 f"  {terminal.paint(verdict, 'green' if right else 'red')}; right in "
                 f"{self.right[policy.name]} of {self.texts} such texts; "
                 f"{layer.survivors.size} words left:",
-                *_filled(_joined(kept_runs(self.trace, layer), terminal), wide, "  "),
+                *_filled(gap.join(words_of(kept_runs(self.trace, layer))), wide, "  "),
                 "",
             ]
         return lines
@@ -157,11 +158,16 @@ def _sentence(words: Sequence[str], place: int) -> str:
     return "".join(words[start:stop]).strip()
 
 
-def _joined(runs: Sequence[str], terminal: Terminal) -> str:
-    """Join runs of words; what was between them is gone. Marks alone are left out."""
-    gap = terminal.choose(" \N{HORIZONTAL ELLIPSIS} ", " ... ")
-    words = (run.lstrip(",.:;? ") for run in runs)
-    return gap.join(word for word in words if word)
+def words_of(runs: Sequence[str]) -> list[str]:
+    """Return runs of words without the marks they begin with; marks alone are left out.
+
+    Examples
+    --------
+    >>> words_of([", people say,", ".", "it rained."])
+    ['people say,', 'it rained.']
+    """
+    stripped = (run.lstrip(",.:;? ") for run in runs)
+    return [run for run in stripped if run]
 
 
 def _filled(text: str, wide: int, indent: str = "") -> list[str]:
