@@ -13,6 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import front_numbers
 import meetings
 import study
 import tables
@@ -27,6 +28,7 @@ def blocks() -> dict[str, Callable[[], str]]:
     """Return what can be written, by name."""
     found = Study()
     return {
+        "numbers": front_numbers.numbers,
         "demo": tables.demo,
         "models": tables.models,
         "choice": lambda: tables.choice(found),
