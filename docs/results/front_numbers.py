@@ -69,7 +69,7 @@ def _directions() -> str:
         f"- **F1 {ours}**, against {pieces} with overlapping pieces of 512 words, and {full} with "
         "full attention: a small encoder tags entities in documents of 1,024 words "
         f"(`attendre:512`, N = 256). *But:* {len(found[names[0]])} documents of a task made for "
-        "this; and where documents have to be found, the best overlapping piece is the better tool: "
+        "this; and to find documents, the best of overlapping pieces is the better tool: "
         f"nDCG@10 of {cut.mean('ndcg_best'):.2f}, through a memory {spans.mean('ndcg_best'):.2f}, "
         f"n = {len(cut.scores)}."
     )
