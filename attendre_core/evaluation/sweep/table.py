@@ -69,7 +69,12 @@ class Table(NamedTuple):
         return self._replace(rows=rows)
 
     def select(self, columns: Sequence[int]) -> Table:
-        """Return the names, and only these columns of figures.
+        """Return the names, and only some columns of figures.
+
+        Parameters
+        ----------
+        columns
+            Their numbers, from 1.
 
         Examples
         --------
@@ -81,7 +86,12 @@ class Table(NamedTuple):
         return Table(head, rows, frozenset(strong))
 
     def pieces(self, wide: int) -> list[Table]:
-        """Return tables no wider than ``wide``, each with the names and as many columns as fit.
+        """Return tables for a narrow terminal, each with the names and as many columns as fit.
+
+        Parameters
+        ----------
+        wide
+            How many letters fit on a line.
 
         Examples
         --------
