@@ -8,6 +8,7 @@ follows the settings of the system.
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from html import escape
@@ -18,6 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 import attendre_core as at
+from attendre_core.cli.demo_story import RULES, Story, kept_runs, read_story, words_of
+from attendre_core.evaluation.tracing.record import HELD
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "results"))
@@ -166,6 +169,101 @@ def eviction() -> str:
         "Survival maps of three memories with room for 32 of 160 tokens. FIFO and attention sinks "
         "lose the token with the answer; the system attendre keeps it and answers the question.",
     )  # fmt: skip
+
+
+# ---------------------------------------------------------------- the front page
+
+
+@cache
+def front_story() -> Story:
+    """Let the shipped model read the English text of the demo, and 39 more like it."""
+    from attendre_core.evaluation import load_tiny
+
+    return read_story(
+        load_tiny("prefix-lm"), list(RULES), chunk=CHUNK, top_k=CHUNK, seed=0, count=40
+    )
+
+
+#: A ground of its own, because a page that shows the file alone may be light or dark.
+_CARD = """\
+<style>
+.drawn { --paper: #ffffff; } @media (prefers-color-scheme: dark) { .drawn { --paper: #17191c; } }
+.picture .drawn { --paper: var(--color-background-primary); }
+.drawn .paper { fill: var(--paper); stroke: var(--line); }
+.drawn text { font-size: 15px; } .drawn .title { font-size: 17px; }
+.drawn .name { font-weight: 600; } .drawn .words { font-size: 14px; }
+</style>"""
+
+
+def front() -> str:
+    """Draw what four memories keep of an English text: maps, words, answers."""
+    story = front_story()
+    wide, left, row = 544.0, 14, 3.0
+    told = len(story.trace.words)
+    cell, y = wide / told, 30
+    parts = [
+        text(left, y, f"{told} words of English through memories of {2 * CHUNK}", "title"),
+        text(left, y + 24, f"First:  {story.question}"),
+        text(left, y + 44, f"Later:  {story.fact}"),
+        text(left, y + 64, "At the end:  Answer:"),
+    ]
+    y += 98
+    for policy in story.trace.policies:
+        (layer,) = policy.layers
+        held, right = layer.map() == HELD, bool(policy.answers(story.trace.answer))
+        kind, tall = "good" if right else "bad", row * layer.steps
+        sign = "\N{CHECK MARK}" if right else "\N{BALLOT X}"
+        x = left + cell * (story.place + 0.5)
+        parts += [
+            text(left, y, policy.name, "name"),
+            text(
+                left + wide, y,
+                f"{sign} {policy.next_words[0][0]}; {story.right[policy.name]} of {story.texts} "
+                "such texts right", kind, "end",
+            ),
+            text(left, y + 19, RULES[policy.name], "soft"),
+            box(left, y + 34, wide, tall, "empty"),
+            *grid(left, y + 34, (cell, row), held, kind),
+            f'<path d="M{x - 5:.5g} {y + 25:g}h10l-5 8z" class="mark"/>',
+        ]  # fmt: skip
+        y += 34 + int(tall) + 18
+        kept = " \N{HORIZONTAL ELLIPSIS} ".join(words_of(kept_runs(story.trace, layer)))
+        for line in textwrap.wrap(kept, 73, break_on_hyphens=False):
+            words = text(left, y, line, "words")
+            if story.place in layer.survivors:
+                answer = str(story.trace.answer)
+                words = words.replace(answer, f'<tspan class="name good">{answer}</tspan>', 1)
+            parts.append(words)
+            y += 18
+        y += 20
+    parts += [
+        text(
+            left, y - 2, "Across: the words. Down: time. Coloured: in memory. # the answer.", "soft"
+        ).replace("#", '<tspan class="mark">\N{BLACK DOWN-POINTING SMALL TRIANGLE}</tspan>'),
+        text(
+            left, y + 18, f"The model has {_parameters():,} parameters and learned such questions.",
+            "soft",
+        ),
+    ]  # fmt: skip
+    y += 32
+    card = (
+        f'<rect x="0.5" y="0.5" width="{wide + 2 * left - 1:g}" height="{y - 1}" rx="8" '
+        'class="paper"/>'
+    )
+    verdicts = ", ".join(
+        f"{policy.name} {'answers' if policy.answers(story.trace.answer) else 'fails'}"
+        for policy in story.trace.policies
+    )
+    return drawing(
+        int(wide + 2 * left), y, [_CARD, card, *parts],
+        f"What four memories of {2 * CHUNK} entries keep of {told} words: {verdicts}.",
+    )  # fmt: skip
+
+
+def _parameters() -> int:
+    from attendre_core.evaluation.tiny.shipped import manifest
+
+    return int(manifest()["models"]["prefix-lm"]["parameters"])
 
 
 # ---------------------------------------------------------------- waiting
@@ -359,6 +457,7 @@ def start() -> str:
 
 
 PICTURES: dict[str, Callable[[], str]] = {
+    "front": front,
     "eviction": eviction,
     "waiting": waiting,
     "evaluation-sizes": sizes,

@@ -182,9 +182,10 @@ def test_readme_shows_a_policy_in_under_20_lines() -> None:
 
 
 def test_readme_shows_what_is_recommended_first() -> None:
-    first, second = blocks_of(ROOT / "README.md")[:2]
-    assert "memory=1024" in first
-    assert "attendre-causal" in second
+    first, second, third = blocks_of(ROOT / "README.md")[:3]
+    assert "attendre-causal:1024" in first
+    assert "memory=1024" in second
+    assert "attendre-causal:64" in third
 
 
 @pytest.mark.parametrize("page", ["docs/paper_map.md", "docs/specification.md"])

@@ -17,7 +17,9 @@ from attendre_core.cli.arguments import (
     print_json,
     whole_number,
 )
-from attendre_core.cli.demo_tables import CHUNK, TOP_K, TaskResult, as_json, draw, print_result
+from attendre_core.cli.demo_bars import CHUNK
+from attendre_core.cli.demo_story import RULES, Story, read_story
+from attendre_core.cli.demo_tables import TOP_K, TaskResult, as_json, draw, print_result
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.paths import user_path
@@ -30,17 +32,23 @@ if TYPE_CHECKING:
 __all__ = ["add_to"]
 
 _DESCRIPTION = """\
-A tiny model that ships with this package reads inputs 8 to 32 times longer than its chunk
-of 16 tokens, with memories of different policies and sizes; its right answers are counted.
-The question comes first; the answer is somewhere in a context of noise.
+What does a model still know if its memory is smaller than the text? Tiny models that ship
+with this package read, and are asked about what they have read. This takes about a minute,
+needs only NumPy and downloads nothing.
 
-Prints a table with 95 % intervals (a row per system, a column per memory size M and wait N
-of the queries), says what it shows, and draws it. Names mean the same as everywhere:
-LFA-1e-3 is the paper's system with its c of 1; in LFA-1e-3+c=0 new entries start at the mean
-score. This needs only NumPy and downloads nothing."""
+First an English text of 256 words, read with four memories that hold 32 of them: the words
+that are left, and the answer. Then 40 documents of tokens, 8 to 32 times as long as the chunk
+of 16 tokens in which they are read; the question comes first, the answer is somewhere in a
+context of noise. What came out is said in sentences, printed as bars, and drawn. --tables
+prints a row per system and a column per memory size M and wait N of the queries.
+
+MT and AS keep what is recent. LRA and LFA rank entries by attention, as the paper does. In
+LFA-1e-3 new entries start at the paper's score (its c is 1), in LFA-1e-3+c=0 at the mean.
+attendre is what we recommend. Names mean the same in every command."""
 
 _EXAMPLES = """\
   attendre demo
+  attendre demo --tables
   attendre demo --model encoder-decoder
   attendre demo --task past-only --answers single      a task that needs no look ahead
   attendre demo --policies MT,LFA-0,LFA-0+c=0,LFA-0+softmax+c=-1 --documents 24
@@ -89,6 +97,12 @@ def add_to(commands: Any) -> None:
         f"+wait=, which are the columns ({', '.join(POLICIES)}, all controls)",
     )  # fmt: skip
     parser.add_argument(
+        "--tables",
+        action="store_true",
+        help="print the tables, too: every system at every size, with intervals, and how much of "
+        "what is new gets into each memory",
+    )
+    parser.add_argument(
         "--picture", default="attendre-demo.svg", metavar="FILE",
         help="where to write the picture; with several tables, one file each, named after the "
         "table (attendre-demo.svg)",
@@ -128,14 +142,23 @@ def _add_reading(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Measure, then print and draw."""
     plan = plan_of(arguments)
-    results = measure(plan, arguments.backend, arguments.out)
+    stories = read_stories(plan, arguments.backend)
     if arguments.json:
-        print_json(as_json(results, arguments.backend, draw(results, arguments.picture)))
+        results = measure(plan, arguments.backend, arguments.out)
+        print_json(as_json(results, stories, arguments.backend, draw(results, arguments.picture)))
         return
     terminal = Terminal()
+    wide = max(60, min(terminal.columns, 80))
+    # First, because it is there at once; the rest takes longer.
+    for story in stories:
+        print("\n".join(story.lines(terminal, wide)), flush=True)
+    results = measure(plan, arguments.backend, arguments.out)
     for result in results:
-        print_result(result, terminal)
-    # Last, so that the tables are printed even if the picture cannot be written.
+        print_result(result, terminal, wide, tables=arguments.tables)
+    if not arguments.tables:
+        print("attendre demo --tables    every size, the intervals, and what gets into a memory")
+        print("attendre trace            look into these memories, word by word")
+    # Last, so that everything is printed even if the picture cannot be written.
     print(draw(results, arguments.picture))
 
 
@@ -193,6 +216,25 @@ def _check_place(option: str, file: Path) -> None:
             f"demo: the {option} cannot be written to {file}, which is a folder. Give a file "
             f"with --{option}."
         )
+
+
+def read_stories(plan: Plan, backend: str) -> list[Story]:
+    """Let each model read English with four of the systems."""
+    from attendre_core.evaluation import load_tiny
+    from attendre_core.evaluation.controls import SIZELESS
+
+    names = list(dict.fromkeys(cell.policy for cell in plan.cells if cell.policy not in SIZELESS))
+    if not names:
+        return []
+    names = list(RULES) if set(RULES) <= set(names) else names[:4]
+    first = plan.tasks[0]
+    return [
+        read_story(
+            load_tiny(model, backend=backend), names, chunk=CHUNK, top_k=TOP_K, seed=first.seed,
+            count=first.limit,
+        )
+        for model in plan.models
+    ]  # fmt: skip
 
 
 def measure(plan: Plan, backend: str, out: str | None) -> list[TaskResult]:

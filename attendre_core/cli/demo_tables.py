@@ -1,4 +1,4 @@
-"""The output of ``attendre demo``: tables, sentences, pictures, JSON."""
+"""The output of ``attendre demo``: sentences, bars, tables, pictures, JSON."""
 
 from __future__ import annotations
 
@@ -7,18 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from attendre_core.cli.demo_bars import CHUNK, bars
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
 from attendre_core.files import write_text
 
 if TYPE_CHECKING:
+    from attendre_core.cli.demo_story import Story
     from attendre_core.evaluation.sweep import Measured, Summary
     from attendre_core.evaluation.tasks import SyntheticTask
 
-__all__ = ["CHUNK", "TOP_K", "TaskResult", "as_json", "draw", "print_result"]
+__all__ = ["TOP_K", "TaskResult", "as_json", "draw", "print_result"]
 
-#: Chunk S and top K of the tiny models.
-CHUNK, TOP_K = 16, 16
+#: Top K of the tiny models.
+TOP_K = 16
 
 
 class TaskResult(NamedTuple):
@@ -35,8 +37,10 @@ class TaskResult(NamedTuple):
         return f"{self.model}, {self.task.name}, {self.task.answers}"
 
 
-def as_json(results: Sequence[TaskResult], backend: str, picture: str) -> dict[str, Any]:
-    """Return everything that the tables show, as values for JSON."""
+def as_json(
+    results: Sequence[TaskResult], stories: Sequence[Story], backend: str, picture: str
+) -> dict[str, Any]:
+    """Return everything that text and tables show, as values for JSON."""
     from attendre_core.evaluation.sweep.findings import findings
 
     return {
@@ -56,43 +60,59 @@ def as_json(results: Sequence[TaskResult], backend: str, picture: str) -> dict[s
             }
             for result in results
         ],
+        "stories": [story.plain() for story in stories],
     }  # fmt: skip
 
 
-def print_result(result: TaskResult, terminal: Terminal) -> None:
-    """Print a table of right answers, one of the diagnostics, and what they show in sentences."""
-    from attendre_core.evaluation.sweep.findings import findings
+def print_result(result: TaskResult, terminal: Terminal, wide: int, *, tables: bool) -> None:
+    """Print what was found in sentences and bars; with ``tables``, all sentences and cells."""
+    from attendre_core.evaluation.sweep.findings import findings, main_findings
+
+    print(terminal.paint(f"Documents of tokens: {result.title}", "bold"))
+    _print_filled(
+        f"Right answers to {result.task.limit} documents of {8 * CHUNK} to {32 * CHUNK} tokens, "
+        f"read {CHUNK} at a time; each query retrieves {TOP_K} entries; seed {result.task.seed}.",
+        wide,
+    )
+    print()
+    for sentence in (findings if tables else main_findings)(result.measured, CHUNK):
+        _print_filled(sentence, wide, "- ", "  ")
+    print()
+    lines = bars(result.summary, terminal, wide)
+    if lines:
+        print("\n".join([*lines, ""]))
+    if tables:
+        _print_tables(result.summary, terminal, wide)
+
+
+def _print_filled(text: str, wide: int, first: str = "", later: str = "") -> None:
+    # Keep a number and its percent sign on one line.
+    lines = textwrap.wrap(
+        text.replace(" %", "\0%"), wide, initial_indent=first, subsequent_indent=later,
+        break_on_hyphens=False,
+    )  # fmt: skip
+    print("\n".join(lines).replace("\0", " "))
+
+
+def _print_tables(summary: Summary, terminal: Terminal, wide: int) -> None:
+    """Print every cell: right answers, and the two shares that show how a memory works."""
     from attendre_core.evaluation.sweep.table import percent, shares, size_table, sizeless_line
 
-    wide = max(60, min(terminal.columns, 100))
-    print(terminal.paint(result.title, "bold"))
-    print(
-        f"right answers in %, 95 % intervals; {result.task.limit} documents of {8 * CHUNK} to "
-        f"{32 * CHUNK} tokens, chunks of {CHUNK}, top {TOP_K}, seed {result.task.seed}\n"
-        "M: entries per memory; N: positions that queries wait\n"
-    )
-    table = size_table(result.summary, percent)
-    _print_blocks(
-        table.plain(lambda text: terminal.paint(text, "green")) if table.rows else "",
-        sizeless_line(result.summary, percent),
-        "share of new entries let in, share of a chunk's own entries there when it attends",
-        size_table(result.summary, shares).plain() if table.rows else "",
-        sizeless_line(result.summary, shares),
-    )
-    for sentence in findings(result.measured, CHUNK):
-        # Keep a number and its percent sign on one line.
-        joined = sentence.replace(" %", "\0%")
-        text = textwrap.fill(
-            joined, wide, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False
-        )
-        print(text.replace("\0", " "))
-    print()
-
-
-def _print_blocks(*texts: str) -> None:
-    for text in texts:
-        if text:
-            print(text + "\n")
+    for write, title in (
+        (percent, "Right answers in %, 95 % intervals"),
+        (shares, "Share of new entries let in, share of a chunk's own there when it attends"),
+    ):
+        table = size_table(summary, write)
+        if write is percent and table.strong:
+            table, title = table.starred(), f"{title}; * the best of all systems and sizes"
+        print(title)
+        for waits in (False, True):
+            columns = [j for j, head in enumerate(table.head) if j and head.endswith("/0") != waits]
+            for piece in table.select(columns).pieces(wide):
+                print(f"\nqueries {'wait for N tokens' if waits else 'attend at once'}")
+                print(piece.plain(lambda text: terminal.paint(text, "green")))
+        alone = sizeless_line(summary, write)
+        print(f"\n{alone}\n" if alone else "")
 
 
 def draw(results: Sequence[TaskResult], path: str) -> str:

@@ -16,7 +16,7 @@ __all__ = ["Terminal", "harmless_streams", "standard_input"]
 
 _COLOURS = {"green": "32", "red": "31", "bold": "1", "dim": "2"}
 #: The characters beyond ASCII that `Terminal.choose` picks from.
-_SYMBOLS = "░▒▓█·\N{MINUS SIGN}\N{CHECK MARK}\N{BALLOT X}"
+_SYMBOLS = "░▒▓█·\N{HORIZONTAL ELLIPSIS}\N{MINUS SIGN}\N{CHECK MARK}\N{BALLOT X}"
 #: What a terminal obeys, except newlines and tabs: C0 and C1 controls, and marks that turn the
 #: direction of writing. Lone surrogates cannot be written at all.
 _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")

@@ -27,7 +27,7 @@ SIZED_CONTROLS = tuple(name for name in CONTROLS if name not in SIZELESS)
 
 
 def demo(records: Path = HERE / "demo.jsonl") -> str:
-    """Return what `attendre demo` prints."""
+    """Return the figures that `attendre demo --tables` prints, and all its sentences."""
     measured = list(read_cells(records).values())
     summary = summarise(measured, LookAhead.metrics, "MT")
     right, more = (

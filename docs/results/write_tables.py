@@ -14,6 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 import five_lines
+import front_numbers
 import meetings
 import study
 import tables
@@ -29,6 +30,7 @@ def blocks() -> dict[str, Callable[[], str]]:
     found = Study()
     return {
         "five-lines": lambda: five_lines.five_lines(found),
+        "numbers": front_numbers.numbers,
         "demo": tables.demo,
         "models": tables.models,
         "choice": lambda: tables.choice(found),

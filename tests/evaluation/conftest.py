@@ -22,8 +22,8 @@ from attendre_core.zoo.model import Model
 RESULTS = Path(__file__).resolve().parents[2] / "docs" / "results"
 #: The modules beside the results, which are no part of the package.
 BESIDE = (
-    "claims", "compact", "generated", "meetings", "policies", "study", "study_results", "tables",
-    "write_encoders", "write_policies", "write_tables",
+    "claims", "compact", "front_numbers", "generated", "meetings", "policies", "study",
+    "study_results", "tables", "write_encoders", "write_policies", "write_tables",
 )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
@@ -15,11 +16,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from attendre_core.cli import main
+from attendre_core.cli.demo_story import RULES
 from attendre_core.evaluation import CONTROLS
 from attendre_core.evaluation.sweep import read_results
 from attendre_core.evaluation.tasks import SYNTHETIC
 from attendre_core.presets import PRESETS
 
+#: The systems that read the English text, of which nothing else is measured for long.
+QUICK = ("--policies", *RULES)
 #: A demo of a moment.
 SMALL = ("--documents", "2", "--policies", "MT", "AS", "lfa-0+c=0", "closed-book")
 
@@ -35,7 +39,8 @@ def run(*arguments: str) -> str:
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         assert main(["demo", *arguments]) == 0
-    assert err.getvalue() == ""
+    others = [line for line in err.getvalue().splitlines() if not line.startswith("reading: ")]
+    assert not others, "only a slow machine says more, how far it is"
     return out.getvalue()
 
 
@@ -56,7 +61,17 @@ class Run(NamedTuple):
 def small(tmp_path_factory: pytest.TempPathFactory) -> Run:
     file = tmp_path_factory.mktemp("demo") / "small.svg"
     more = ("--picture", str(file))
-    text, answer = run(*SMALL, *more), run_json(*SMALL, *more)
+    text, answer = run(*SMALL, *more, "--tables"), run_json(*SMALL, *more)
+    return Run(text, answer, ElementTree.parse(file).getroot())
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Enough documents for marks, few systems."""
+    file = tmp_path_factory.mktemp("demo") / "many.svg"
+    few = ("--documents", "20", "--policies", "MT", "AS", "attendre", "full", "--tables")
+    more = ("--picture", str(file))
+    text, answer = run(*few, *more), run_json(*few, *more)
     return Run(text, answer, ElementTree.parse(file).getroot())
 
 
@@ -68,12 +83,90 @@ def start(*arguments: str, **environment: str) -> subprocess.CompletedProcess[st
     )  # fmt: skip
 
 
-def test_the_table_has_a_row_per_system_and_a_column_per_size(small: Run) -> None:
+def test_the_tables_have_a_row_per_system_and_a_column_per_size(small: Run) -> None:
     lines = small.text.splitlines()
-    head = next(i for i, line in enumerate(lines) if line.startswith("M/N"))
-    assert lines[head].split()[1:] == ["16/0", "32/0", "64/0", "256/0", "32/16", "64/32"]
-    assert [line.split()[0] for line in lines[head + 1 : head + 4]] == ["MT", "AS", "LFA-0+c=0"]
-    assert all(len(line) <= 100 for line in lines)
+    heads = [i for i, line in enumerate(lines) if line.startswith("M/N")]
+    columns = [lines[head].split()[1:] for head in heads]
+    assert columns == [["16/0", "32/0", "64/0", "256/0"], ["32/16", "64/32"]] * 2
+    for head in heads:
+        names = [line.split()[0] for line in lines[head + 1 : head + 4]]
+        assert names == ["MT", "AS", "LFA-0+c=0"]
+
+
+@pytest.mark.parametrize("columns", ["80", "200"])
+def test_no_line_is_longer_than_80_columns(columns: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    long = "LFA-0+softmax+c=-2+visible"
+    text = run("--documents", "1", "--policies", "MT", "AS", "LFA-1e-3+c=0", long, "--tables")
+    assert max(map(len, text.splitlines())) <= 80
+    assert long in text
+
+
+def test_sentences_and_bars_come_first_and_tables_on_demand(small: Run) -> None:
+    parts = ("An English text", "- With room", "queries attend at once", "M/N")
+    places = [small.text.index(part) for part in parts]
+    assert places == sorted(places)
+    short = run(*SMALL)
+    assert "M/N" not in short
+    assert "attendre demo --tables" in short
+    assert [part in short for part in parts] == [True, True, True, False]
+    assert small.text.startswith(short.partition("- ")[0])
+
+
+def test_the_bars_are_those_of_the_table(many: Run) -> None:
+    lines = many.text.partition("M/N")[0].splitlines()
+    shares = {
+        (row["policy"], row["q"]): round(100 * row["right"][0])
+        for row in many.answer["tables"][0]["rows"]
+        if row["kv"] == 32
+    }
+    best = max(shares.values())
+    for name in ("MT", "AS", "attendre"):
+        (line,) = (line for line in lines if re.match(rf"{name} .*\(", line))
+        shown = re.findall(r"(#*) *(\*?)(\d+) \(", line)
+        assert [int(share) for *_, share in shown] == [shares[name, 0], shares[name, 16]]
+        for bar, star, share in shown:
+            assert len(bar) == round(19 * int(share) / 100)
+            assert (star == "*") == (int(share) == best)
+
+
+def test_the_best_of_all_cells_is_marked_once_there_are_enough_documents(many: Run) -> None:
+    rows = many.answer["tables"][0]["rows"]
+    shares = [row["right"][0] for row in rows if row["kv"]]
+    cells = re.findall(r"(\*?)(\d+) \(", many.text.partition("M/N")[2])
+    assert len(cells) == len(rows) == len(shares) + 1
+    marked = [int(share) for star, share in cells if star]
+    assert marked == [round(100 * max(shares))] * shares.count(max(shares))
+
+
+def test_few_documents_mark_nothing(small: Run) -> None:
+    assert not re.search(r"\*\d", small.text)
+
+
+def test_the_english_text_is_read_by_four_systems() -> None:
+    """Its words, verdicts and shares are those of the tiny model."""
+    text, answer = run("--documents", "2", *QUICK), run_json("--documents", "2", *QUICK)
+    (story,) = answer["stories"]
+    assert [system["policy"] for system in story["systems"]] == list(RULES)
+    assert story["answer"] in story["fact"]
+    joined = " ".join(text.split())
+    assert story["question"] in joined
+    assert story["fact"] in joined
+    for system in story["systems"]:
+        right = system["answer"] == story["answer"]
+        verdict = f"{'right' if right else 'wrong'}: {system['answer']}"
+        assert f"{verdict}; right in {system['right']} of 2 such texts" in joined
+        assert (story["answer"] in " ".join(system["kept"]).split()) >= right
+    by_name = {system["policy"]: system for system in story["systems"]}
+    assert by_name["attendre"]["right"] == 2 > by_name["MT"]["right"]
+    assert by_name["MT"]["kept"] == [" ".join(by_name["MT"]["kept"])], "the last words in a row"
+
+
+def test_other_systems_read_the_english_text_if_they_are_asked_for() -> None:
+    few = ("--documents", "1", "--policies", "full", "LRU", "MT", "LFU", "H2O", "TOVA")
+    (story,) = run_json(*few)["stories"]
+    assert [system["policy"] for system in story["systems"]] == ["LRU", "MT", "LFU", "H2O"]
+    assert run_json("--documents", "1", "--policies", "full")["stories"] == []
 
 
 def planned(*arguments: str) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -53,10 +55,41 @@ def test_the_demo_in_the_docs_has_the_rows_of_the_command(beside: dict[str, Modu
     assert [cell for _, cell in recorded] == plan.cells
     assert {at for at, _ in recorded} == {("prefix-lm", "look-ahead", "repeat")}
     assert {len(m.scores) for m in recorded.values()} == {plan.tasks[0].limit}
-    readme = (RESULTS.parents[1] / "README.md").read_text(encoding="utf-8")
-    rows = {line.split()[0] for line in readme.splitlines() if line.strip()}
+    page = (RESULTS.parent / "evaluation.md").read_text(encoding="utf-8")
+    rows = {line.split()[0] for line in page.splitlines() if line.strip()}
     assert {"first-M", "random", "pinned", "attendre", "LFA-1e-3", "LFA-1e-3+c=0"} <= rows
-    assert all(f"{name} " in readme for name in CONTROLS)
+    assert all(f"{name} " in page for name in CONTROLS)
+
+
+def test_the_numbers_of_the_readme_have_their_caveats(known: dict[str, Callable[[], str]]) -> None:
+    """Three, each with the size, the number of items, what it is compared with, and a but."""
+    numbers = known["numbers"]().split("\n- ")
+    assert len(numbers) == 3
+    text, directions, cost = (" ".join(number.split()) for number in numbers)
+    assert all(number.count("*But:*") == 1 for number in (text, directions, cost))
+    for words in ("M = 128", "24 pieces", "n = 20", "SmolLM2-135M", "full attention"):
+        assert words in text
+    for words in ("`attendre:512`", "24 documents", "n = 100", "full attention"):
+        assert words in directions
+    for words in ("1,000,000", "one layer", "one CPU thread", "M = 1,024"):
+        assert words in cost
+
+
+def test_the_numbers_of_the_readme_follow_the_records(
+    beside: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With other losses the first number is another one."""
+    policies, front = beside["policies"], beside["front_numbers"]
+    shutil.copytree(policies.HERE, tmp_path / "policies")
+    file = tmp_path / "policies" / "stream-smollm2.jsonl"
+    before = front.numbers()
+    lines = file.read_text(encoding="utf-8").splitlines()
+    file.write_text("\n".join(re.sub(r'"loss": \d\.', '"loss": 2.', line) for line in lines) + "\n")
+    read = policies.read_record
+    monkeypatch.setattr(policies, "read_record", lambda name: read(name, tmp_path / "policies"))
+    after = front.numbers()
+    assert before.split("\n- ")[1:] == after.split("\n- ")[1:]
+    assert re.findall(r"\d+\.\d", before)[:3] != re.findall(r"\d+\.\d", after)[:3]
 
 
 def test_a_page_that_was_changed_by_hand_is_noticed(writing: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from attendre_core.evaluation.controls import CONTROLS
 from attendre_core.evaluation.intervals import Interval
@@ -11,7 +12,7 @@ from attendre_core.evaluation.sweep.store import Measured
 from attendre_core.evaluation.sweep.summary import paired
 from attendre_core.evaluation.tasks.synthetic_words import VALUES
 
-__all__ = ["best", "findings"]
+__all__ = ["best", "findings", "main_findings"]
 
 #: Systems that rank entries by attention, as the paper proposes.
 _ATTENTIVE = ("LRA-", "LFA-")
@@ -36,9 +37,7 @@ def findings(measured: Sequence[Measured], chunk: int) -> list[str]:
         S, the unit in which sizes are chosen.
     """
     cells = {m.cell: m for m in measured}
-    sizes: dict[tuple[int, int], list[Measured]] = {}
-    for m in measured:
-        sizes.setdefault((m.cell.kv, m.cell.q), []).append(m)
+    sizes = _by_size(measured)
     return [
         *_choice(sizes, cells, chunk),
         *_against_size(sizes, cells, chunk),
@@ -48,6 +47,26 @@ def findings(measured: Sequence[Measured], chunk: int) -> list[str]:
         *_frozen(measured),
         *_controls(cells),
     ]
+
+
+def main_findings(measured: Sequence[Measured], chunk: int) -> list[str]:
+    """Return the sentences of `findings` to read first: those about the smallest sizes."""
+    cells = {m.cell: m for m in measured}
+    sizes = _by_size(measured)
+    return [
+        *islice(_choice(sizes, cells, chunk), 1),
+        *_against_size(sizes, cells, chunk),
+        *islice(_ours(sizes, cells), 1),
+        *_frozen(measured),
+        *_controls(cells),
+    ]
+
+
+def _by_size(measured: Sequence[Measured]) -> dict[tuple[int, int], list[Measured]]:
+    sizes: dict[tuple[int, int], list[Measured]] = {}
+    for m in measured:
+        sizes.setdefault((m.cell.kv, m.cell.q), []).append(m)
+    return sizes
 
 
 def _choice(

@@ -54,6 +54,62 @@ class Table(NamedTuple):
             aligned.append("  ".join(texts).rstrip())
         return "\n".join(aligned)
 
+    def starred(self) -> Table:
+        """Return the table with a star before what is emphasised, for where there is no colour.
+
+        Examples
+        --------
+        >>> Table(["policy", "%"], [["MT", "5"], ["AS", "12"]], frozenset({(1, 1)})).starred().rows
+        [['MT', '5'], ['AS', '*12']]
+        """
+        rows = [
+            ["*" * ((i, j) in self.strong) + text for j, text in enumerate(row)]
+            for i, row in enumerate(self.rows)
+        ]
+        return self._replace(rows=rows)
+
+    def select(self, columns: Sequence[int]) -> Table:
+        """Return the names, and only some columns of figures.
+
+        Parameters
+        ----------
+        columns
+            Their numbers, from 1.
+
+        Examples
+        --------
+        >>> Table(["name", "a", "b"], [["MT", "5", "17"]], frozenset({(0, 2)})).select([2])
+        Table(head=['name', 'b'], rows=[['MT', '17']], strong=frozenset({(0, 1)}))
+        """
+        head, *rows = ([line[0], *(line[j] for j in columns)] for line in (self.head, *self.rows))
+        strong = {(i, columns.index(j) + 1) for i, j in self.strong if j in columns}
+        return Table(head, rows, frozenset(strong))
+
+    def pieces(self, wide: int) -> list[Table]:
+        """Return tables for a narrow terminal, each with the names and as many columns as fit.
+
+        Parameters
+        ----------
+        wide
+            How many letters fit on a line.
+
+        Examples
+        --------
+        >>> table = Table(["name", "a", "b"], [["MT", "5", "17"]])
+        >>> [piece.head for piece in table.pieces(9)]
+        [['name', 'a'], ['name', 'b']]
+        """
+        widths = [max(map(len, column)) for column in zip(self.head, *self.rows, strict=True)]
+        groups: list[list[int]] = []
+        room = -1
+        for j, width in enumerate(widths[1:], 1):
+            room -= width + 2
+            if room < 0:
+                groups.append([])
+                room = wide - widths[0] - width - 2
+            groups[-1].append(j)
+        return [self.select(group) for group in groups]
+
     def markdown(self, *, figures: bool = True) -> str:
         """Return the table in Markdown; with ``figures``, all columns but the first align right."""
         rule = ["---", *["---:" if figures else "---"] * (len(self.head) - 1)]
@@ -114,9 +170,10 @@ def cell_table(summary: Summary) -> Table:
 
 
 def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
-    """Return a row per system and a column per size M/N, with the best of each column emphasised.
+    """Return a row per system and a column per size M/N; the best of all cells is emphasised.
 
-    Controls without a size are left out, and nothing is emphasised with fewer than 20 items.
+    Controls without a size are left out, and nothing is emphasised if a cell has fewer than 20
+    items.
 
     Parameters
     ----------
@@ -131,17 +188,13 @@ def size_table(summary: Summary, write: Callable[[Row], str]) -> Table:
     value = {
         c: (1 if metric.higher else -1) * r.values[metric.name].value for c, r in sized.items()
     }
+    enough = min((row.items for row in sized.values()), default=0) >= ENOUGH
+    top = max(value.values()) if enough else None
     rows, strong = [], set()
     for i, name in enumerate(systems):
-        texts = [name]
-        for j, (kv, q) in enumerate(sizes, 1):
-            cell = Cell(name, kv, q)
-            texts.append(write(sized[cell]) if cell in sized else "")
-            column = [c for c in sized if (c.kv, c.q) == (kv, q)]
-            enough = min(sized[c].items for c in column) >= ENOUGH
-            if enough and value.get(cell) == max(value[c] for c in column):
-                strong.add((i, j))
-        rows.append(texts)
+        cells = [Cell(name, kv, q) for kv, q in sizes]
+        rows.append([name, *(write(sized[cell]) if cell in sized else "" for cell in cells)])
+        strong |= {(i, j) for j, cell in enumerate(cells, 1) if top == value.get(cell, math.nan)}
     return Table(["M/N", *(f"{m}/{n}" for m, n in sizes)], rows, frozenset(strong))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from attendre_core.evaluation.sweep import Cell, Measured
-from attendre_core.evaluation.sweep.findings import best, findings
+from attendre_core.evaluation.sweep.findings import best, findings, main_findings
 
 
 def cell(
@@ -90,3 +90,15 @@ def test_a_lower_c_is_compared_at_two_chunks(size: tuple[int, int]) -> None:
         r"LFA-0 answers 70 % instead of 20 % at M = 32, \+50 points .*: 100 % .* instead of 10 %"
     )
     assert bool(re.search(words, text)) == (size == (32, 0))
+
+
+def test_the_main_sentences_are_some_of_all() -> None:
+    more = [cell("attendre", 32, 16, 1.0), cell("attendre", 64, 32, 1.0)]
+    more += [cell(name, 64, q, 0.4) for name in ("MT", "AS", "LFA-0+c=0") for q in (0, 32)]
+    every, main = findings([*some_cells(), *more], 16), main_findings([*some_cells(), *more], 16)
+    assert [sentence for sentence in every if sentence in main] == main
+    starts = ("With room for 32", "Choice against", "What we recommend", "No memory", "Controls")
+    assert [sentence.startswith(start) for sentence, start in zip(main, starts, strict=True)] == (
+        [True] * 5
+    )
+    assert len(every) > len(main)
