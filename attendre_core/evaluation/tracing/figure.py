@@ -74,7 +74,11 @@ def figure_of(trace: TextTrace, figure: Any = None) -> Any:
             if policy.next_words and j == columns - 1:
                 word, share = policy.next_words[0]
                 # The font has these two signs.
-                mark = {None: "next:", True: "\N{CHECK MARK} answers", False: "\N{BALLOT X} answers"}
+                mark = {
+                    None: "next:",
+                    True: "\N{CHECK MARK} answers",
+                    False: "\N{BALLOT X} answers",
+                }
                 title += f"; {mark[policy.answers(trace.answer)]} {word} {100 * share:.0f} %"
             name = f"{_plain(names[i])}\n{_plain(title)}"
             above.set_title(name, fontsize=9, loc="left", color=_INK)
