@@ -47,6 +47,7 @@ RECORD = QUESTION + KEYS
 FILLER = RECORD + KEYS * VALUES
 VOCABULARY = FILLER + NOISE
 PARTS = ("policies", "tiers", "slots")
+WRITERS = ("MART", "Memformer", "TokenTuring", "ICAE")
 #: How many entries a convolution makes one of.
 RATE = 5
 
@@ -293,9 +294,13 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--backend", choices=("torch", "jax"), default="torch")
     parser.add_argument("--only", choices=PARTS, action="append", help="train this alone")
-    parser.add_argument("--writer", choices=("MART", "Memformer", "TokenTuring"), default="MART")
+    parser.add_argument("--writer", choices=WRITERS, default="MART")
     parser.add_argument("--out", help="append the result to this file, as a line of JSON")
     given = parser.parse_args()
+    if given.backend == "torch":
+        import torch
+
+        torch.set_num_threads(1)  # arrays this small gain nothing from more
     begin = time.process_time()
     answered = main(given.backend, only=tuple(given.only or PARTS), writer=given.writer)
     if given.out:
