@@ -15,6 +15,7 @@ from attendre_core.positions import (
     TransformerXLPositions,
 )
 from attendre_core.presets import MemoryConfig, preset
+from attendre_core.tiers.tiers import Tiers
 
 __all__ = ["head_sizes", "layer_of", "table_shape"]
 
@@ -50,7 +51,7 @@ def head_sizes(dim: int, heads: int, kv_heads: int | None, head_dim: int | None)
 
 
 def layer_of(
-    memory: KeyValueMemory | MemoryConfig | str | int,
+    memory: KeyValueMemory | Tiers | MemoryConfig | str | int,
     policy: Policy | None,
     q_memory: DataOnlyMemory | int | None,
     top_k: int | None,
@@ -62,7 +63,7 @@ def layer_of(
     Parameters
     ----------
     memory
-        A `KeyValueMemory`, its size M, a name such as ``"attendre-causal:1024"``, or a
+        A `KeyValueMemory`, `Tiers`, a size M, a name such as ``"attendre-causal:1024"``, or a
         `MemoryConfig` from `preset`; the last two also set policy, Q memory and top K.
     policy
         Decides what is evicted when the memory is full; only if ``memory`` is a size.
@@ -85,7 +86,7 @@ def layer_of(
         )
     if isinstance(memory, int):
         memory = KeyValueMemory(memory) if policy is None else KeyValueMemory(memory, policy)
-    elif not isinstance(memory, KeyValueMemory):
+    elif isinstance(memory, MemoryConfig):
         q_memory = memory.q_memory() if q_memory is None else q_memory
         top_k = memory.top_k if top_k is None else top_k
         memory = memory.kv_memory()

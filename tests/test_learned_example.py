@@ -62,6 +62,14 @@ def test_the_example_runs(example: Any, capsys: pytest.CaptureFixture[str]) -> N
     assert "against FIFO" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("writer", ["Memformer", "TokenTuring", "ICAE"])
+def test_each_writer_is_trained(example: Any, writer: str) -> None:
+    pytest.importorskip("torch")
+    settings = replace(small(example), slot_steps=2)
+    found = example.main("torch", settings, only=("slots",), writer=writer)
+    assert found[f"slots of {writer}, after"].shape == (20,)
+
+
 @pytest.mark.parametrize("kind", ["span", "prune", "slots", "gate", "convolution"])
 def test_gradients_are_the_same_on_torch_and_jax(example: Any, kind: str) -> None:
     for needed in ("torch", "jax"):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import ast
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 import attendre_core as at
+from attendre_core.evaluation import intervals
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
@@ -17,7 +21,7 @@ PAGE = (ROOT / "docs/systems.md").read_text(encoding="utf-8")
 MINUS = "\N{MINUS SIGN}"
 ROWS = [
     [cell.strip() for cell in re.split(r"(?<!\\)\|", line.strip("| "))]
-    for line in PAGE.splitlines()
+    for line in PAGE.partition("## What training changes")[0].splitlines()
     if line.startswith("| ") and not line.startswith("| system")
 ]
 RECORDS = [
@@ -74,12 +78,45 @@ def test_public_names_exist() -> None:
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record["system"])
 def test_figures_are_those_of_the_record(record: dict[str, float]) -> None:
-    text = f"{record['value']:.3f}"
+    text = f"{record['value']:.{record.get('digits', 3)}f}"
     if record["low"] is not None:
         signed = "+" if "gain" in str(record["measure"]) else ""
         low, high = (f"{record[end]:{signed}.3f}".replace("-", MINUS) for end in ("low", "high"))
         text = f"{record['value']:{signed}.3f} [{low}, {high}]".replace("-", MINUS)
     assert text in PAGE, f"{text} is not on the page"
+
+
+def test_the_table_of_training_is_that_of_the_record() -> None:
+    file = ROOT / "docs/results/learned_memories.jsonl"
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    table = [line for line in PAGE.splitlines() if re.match(r"\| [^|]+ \| (torch|jax) \|", line)]
+    assert table == list(trained(lines))
+    for line in lines:
+        if line["backend"] == "torch":  # all threads added up: no longer on two cores
+            assert line["seconds"] < 180
+
+
+def trained(lines: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield the rows: shares before and after, and the differences of the same 400 answers."""
+    answers = {
+        (line["backend"], name): np.array([int(x) for x in right])
+        for line in lines
+        for name, right in line["right"].items()
+    }
+    for library, name in answers:
+        if not name.endswith(", after"):
+            continue
+        system = name.removesuffix(", after")
+        before, after = (answers[library, f"{system}, {when}"] for when in ("before", "after"))
+        others = (before, answers[library, "FIFO, 16 entries"],
+                  answers[library, "KeyDiff, 16 entries"])  # fmt: skip
+        gaps = []
+        for other in others:
+            gap = intervals.difference(after, other)
+            shown = f"{100 * gap.value:+.1f} [{100 * gap.low:+.1f}, {100 * gap.high:+.1f}]"
+            gaps.append(shown.replace("-", MINUS))
+        shares = f"{100 * before.mean():.1f} % | {100 * after.mean():.1f} %"
+        yield f"| {system} | {library} | {shares} | {' | '.join(gaps)} |"
 
 
 def test_learned_figures_are_those_of_the_record() -> None:

@@ -196,6 +196,11 @@ class MemoryConfig:
 
         return name_of(self)
 
+    @property
+    def compresses(self) -> bool:
+        """Whether an entry of a tier may stand for several."""
+        return any(tier.compress is not None for tier in self.tiers)
+
     def policy_of(self, layer: int) -> Policy:
         """Return the policy of one layer."""
         return dict(self.layer_policies).get(layer, self.policy)

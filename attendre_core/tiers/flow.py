@@ -89,14 +89,16 @@ def _displaced(whole: KeyValueState, exchange: Exchange) -> Arrivals:
     Their clock is the arrival number from which on they were refused.
     """
     xp, names = namespace_of(whole.key), ("position", "valid", "score", "arrival")
-    wide, records, aux = displaced(whole, exchange, names)
+    (key, value), records, aux = displaced(whole, exchange, names)
     enter, axis = exchange.write | exchange.new.enter, exchange.slot.ndim - 1
     if exchange.refused is not None:
         enter = xp.concat([enter, exchange.refused.enter], axis=axis)
-    valid, since = records[1], exchange.since
-    none = xp.zeros_like(valid)
-    given: tuple[Any, ...] = (*wide, *records, none, none, valid & enter, aux, since, since)
-    return Arrivals(*given, False, False)
+    own: dict[str, Any] = dict(zip(names, records, strict=True))
+    none = xp.zeros_like(own["valid"])
+    return Arrivals(
+        key, value, **own, pinned=none, observed=none, enter=own["valid"] & enter, aux=aux,
+        count=exchange.since, clock=exchange.since, scored=False, full=False,
+    )  # fmt: skip
 
 
 def _in_order(gone: Arrivals) -> Arrivals:

@@ -56,8 +56,7 @@ def merge(state: TiersState, span: Span, new: Arrivals, exchange: Exchange) -> T
     missing = new.enter.shape[-1] - exchange.write.shape[-1]
     unpaired = xp.zeros_like(new.enter[..., :missing])
     left = new.enter & ~joined([exchange.write, unpaired])
-    held, coming = _directions(part.key, per_head), _directions(new.key, per_head)
-    alike = xp.matmul(coming, xp.matrix_transpose(held))
+    alike = _cosines(new.key, part.key, per_head)
     alike = xp.where(part.valid[..., None, :], alike, -float("inf"))
     nearest = xp.argmax(alike, axis=-1)[..., None] == numbers(alike.shape[-1], alike)
     chosen = nearest & left[..., None]
@@ -92,11 +91,16 @@ def merge(state: TiersState, span: Span, new: Arrivals, exchange: Exchange) -> T
     )
 
 
-def _directions(key: Array, per_head: bool) -> Array:
-    """Return unit vectors, (batch, n, kv_heads * dim) or (batch, kv_heads, n, dim)."""
-    xp, key = namespace_of(key), wide(key)
-    if not per_head:
-        key = xp.permute_dims(key, (0, 2, 1, 3))
-        key = xp.reshape(key, (*key.shape[:2], -1))
-    length = xp.sqrt(xp.sum(key * key, axis=-1, keepdims=True, dtype=key.dtype))
-    return key / xp.where(length > 0, length, xp.ones_like(length))
+def _cosines(coming: Array, held: Array, per_head: bool) -> Array:
+    """Compare keys (batch, kv_heads, n, dim) with others; over all heads, or each for itself."""
+    xp, coming, held = namespace_of(held), wide(coming), wide(held)
+
+    def over(x: Array) -> Array:
+        return ops.over_heads(x[:, :, None, ...], per_head=per_head)
+
+    def length(key: Array) -> Array:
+        length = xp.sqrt(over(xp.sum(key * key, axis=-1, dtype=key.dtype)))
+        return xp.where(length > 0, length, xp.ones_like(length))
+
+    products = over(xp.matmul(coming, xp.matrix_transpose(held)))
+    return products / length(coming)[..., None] / length(held)[..., None, :]

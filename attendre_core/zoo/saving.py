@@ -218,8 +218,14 @@ def _checksum(arrays: dict[str, Any], notes: str) -> int:
 def write_arrays(
     path: str | Path, tree: Any, to_numpy: Callable[[Any], Any], notes: dict[str, Any]
 ) -> None:
-    """Write nested arrays and some notes; the file is complete, or it is what it was before."""
-    arrays = {name: _portable(to_numpy(leaf)) for name, leaf in named_leaves(tree)}
+    """Write nested arrays and some notes; the file is complete, or it is what it was before.
+
+    Arrays of NumPy may be among them, such as those of stores outside of the device.
+    """
+    arrays = {
+        name: _portable(leaf if isinstance(leaf, np.ndarray) else to_numpy(leaf))
+        for name, leaf in named_leaves(tree)
+    }
     text = json.dumps(notes)
     metadata = {"format": _FORMAT, "checksum": str(_checksum(arrays, text)), "notes": text}
     try:

@@ -26,6 +26,7 @@ from attendre_core.modules import head_sizes, layer_of, table_shape
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig
+from attendre_core.tiers.tiers import Tiers
 from attendre_jax.scanning import chunked_attention
 
 __all__ = ["AttendreAttention"]
@@ -79,7 +80,7 @@ class AttendreAttention:
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
-        memory: KeyValueMemory | MemoryConfig | str | int = 1024,
+        memory: KeyValueMemory | Tiers | MemoryConfig | str | int = 1024,
         policy: Policy | None = None,
         q_memory: DataOnlyMemory | int | None = None,
         top_k: int | None = None,
@@ -98,7 +99,7 @@ class AttendreAttention:
         heads, kv_heads, head_dim
             Query heads, K/V heads (as many by default), width of a head (dim / heads).
         memory, policy, q_memory
-            A `KeyValueMemory`, its size M (then with a policy), a name such as
+            A `KeyValueMemory`, `Tiers`, a size M (then with a policy), a name such as
             ``"attendre-causal:1024"``, or a `MemoryConfig` from `preset`; a `DataOnlyMemory` or
             its size N.
         top_k, causal, encoding

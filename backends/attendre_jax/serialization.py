@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from jax import export
 
+from attendre_core.joint.beside import Beside
 from attendre_core.layer.block import Flow
 from attendre_core.layer.records import Chunk, LayerOutput, LayerState
 from attendre_core.layer.stack import StackOutput
@@ -15,11 +16,14 @@ from attendre_core.memory.state import (
     KeyValueState,
     RetrievedEntries,
 )
+from attendre_core.tiers.state import TiersState, TierState
+from attendre_core.written.memory import WrittenState
 
 __all__ = ["NAMED"]
 
 #: Everything a compiled step may take or return.
 NAMED = (
+    Beside,
     Chunk,
     Data,
     DataOnlyState,
@@ -33,6 +37,9 @@ NAMED = (
     RetrievedEntries,
     StackOutput,
     StepTrace,
+    TierState,
+    TiersState,
+    WrittenState,
 )
 
 for _kind in NAMED:

@@ -22,6 +22,7 @@ from attendre_core.errors import ConfigError
 from attendre_core.layer.records import LayerState
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
+from attendre_core.tiers.state import TiersState
 from attendre_core.tree import tree_map
 from attendre_core.zoo.architectures.base import Architecture
 from attendre_core.zoo.architectures.heads import HEAD, Head
@@ -183,7 +184,7 @@ def state_shardings(state: Any, mesh: Mesh, *, heads: Axes = "model", batch: Axe
         if isinstance(part, LayerState):
             queue = None if part.queue is None else waiting(part.queue)
             return LayerState(of(part.kv), queue)
-        if isinstance(part, KeyValueState):
+        if isinstance(part, (KeyValueState, TiersState)):
             lead = part.clock.ndim - 1  # layers of a scan, on an axis of their own
             split = dividing(mesh, heads, part.key.shape[lead + 1])
             axes = (split,) if part.valid.ndim == lead + 3 else ()

@@ -23,6 +23,7 @@ from attendre_core.modules import head_sizes, layer_of, table_shape
 from attendre_core.policies import Policy
 from attendre_core.positions import Encoding, NoPosition
 from attendre_core.presets import MemoryConfig
+from attendre_core.tiers.tiers import Tiers
 from attendre_torch.autocast import without_autocast, working_dtype
 from attendre_torch.chunks import read_in_chunks
 from attendre_torch.fsdp import check_scores, like_forward
@@ -72,7 +73,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
     heads, kv_heads, head_dim
         Query heads, K/V heads (as many by default), width of a head (dim / heads by default).
     memory
-        A `KeyValueMemory`, its size M, a name such as ``"attendre-causal:1024"``, or a
+        A `KeyValueMemory`, `Tiers`, a size M, a name such as ``"attendre-causal:1024"``, or a
         `MemoryConfig` from `preset`; the last two also set policy, Q memory and top K.
     policy
         Decides what is evicted when the memory is full; only if ``memory`` is a size.
@@ -108,7 +109,7 @@ class AttendreAttention(nn.Module):  # type: ignore[misc]
         *,
         kv_heads: int | None = None,
         head_dim: int | None = None,
-        memory: KeyValueMemory | MemoryConfig | str | int = 1024,
+        memory: KeyValueMemory | Tiers | MemoryConfig | str | int = 1024,
         policy: Policy | None = None,
         q_memory: DataOnlyMemory | int | None = None,
         top_k: int | None = None,

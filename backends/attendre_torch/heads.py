@@ -23,6 +23,8 @@ from attendre_core.memory.key_value import KeyValueMemory
 from attendre_core.memory.state import KeyValueState
 from attendre_core.ops.heads import over_heads as _pooled
 from attendre_core.policies import Policy
+from attendre_core.tiers.state import TiersState
+from attendre_core.tiers.tiers import Tiers
 
 __all__ = ["HeadGroup", "check_agreement", "current_group", "head_group", "over_heads"]
 
@@ -163,7 +165,9 @@ def over_heads(x: Tensor, how: str = "sum", *, per_head: bool = False) -> Any:
     return all_reduced(own, how, name)
 
 
-def check_agreement(group: HeadGroup | None, memory: KeyValueMemory, state: KeyValueState) -> None:
+def check_agreement(
+    group: HeadGroup | None, memory: KeyValueMemory | Tiers, state: KeyValueState | TiersState
+) -> None:
     """Raise if processes with heads of one memory hold different entries or scores.
 
     The policies of this package combine heads in one place, so only others are checked, in eager
@@ -174,17 +178,18 @@ def check_agreement(group: HeadGroup | None, memory: KeyValueMemory, state: KeyV
     ConfigError
         On all processes alike.
     """
-    policy = memory.policy
-    if group is None or memory.per_head or torch.compiler.is_compiling() or _is_known(policy):
+    memories = memory.memories if isinstance(memory, Tiers) else (memory,)
+    unknown = [one.policy for one in memories if not _is_known(one.policy)]
+    if group is None or memory.per_head or torch.compiler.is_compiling() or not unknown:
         return
     bits = state.score.detach().to(torch.float32).contiguous().view(torch.int32)
     own = bits.to(torch.int64) * 2**32 + (state.arrival.to(torch.int64) + 2**31)
     highest, lowest = group.reduced(torch.stack([own, ~own]), "max")
     if bool((highest != ~lowest).any()):
         raise ConfigError(
-            f"{type(policy).__name__}: the {group.size} processes that share the heads of a memory "
-            "do not agree on its scores, so they would keep different entries. A policy must see "
-            "all heads: pool with attention.pool, sum_logits or used_by_query, or with "
+            f"{type(unknown[0]).__name__}: the {group.size} processes that share the heads of a "
+            "memory do not agree on its scores, so they would keep different entries. A policy "
+            "must see all heads: pool with attention.pool, sum_logits or used_by_query, or with "
             "attendre_core.ops.over_heads, and compute enter and priority from what is the same "
             "on all heads. Or decide per head: KeyValueMemory(..., per_head=True)."
         )

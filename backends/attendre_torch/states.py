@@ -13,7 +13,9 @@ from torch import Tensor
 from attendre_core.layer.records import LayerState
 from attendre_core.memory.queue import DataOnlyState
 from attendre_core.memory.state import KeyValueState
+from attendre_core.tiers.state import TiersState, TierState
 from attendre_core.tree import tree_leaves, tree_map
+from attendre_core.written.memory import WrittenState
 
 __all__ = ["detach", "make_known", "writable"]
 
@@ -33,7 +35,7 @@ def make_known(*kinds: type) -> None:
             register(kind, serialized_type_name=f"{kind.__module__}.{kind.__qualname__}")
 
 
-make_known(LayerState, KeyValueState, DataOnlyState)
+make_known(LayerState, KeyValueState, DataOnlyState, TiersState, TierState, WrittenState)
 
 
 def detach(state: State) -> State:

@@ -169,6 +169,26 @@ def test_export_goes_through_a_file(tmp_path):
     assert_same(again(*one), jax.tree.map(lambda x: x[:1], want))
 
 
+def test_tiers_are_exported_too(tmp_path):
+    pytest.importorskip("flatbuffers")
+    from jax import export
+
+    behind = at.Tier(at.KeyValueMemory(4), compress=at.MeanPool(2))
+    layer = at.AttendreLayer(at.Tiers(at.KeyValueMemory(4, at.LFA()), behind))
+    state, chunk = (
+        layer.init(batch=2, heads=2, head_dim=4, xp=jnp),
+        at.Chunk(*jnp.ones((3, 2, 3, 2, 4))),
+    )
+    step = jax.jit(layer.step)
+    (tmp_path / "step").write_bytes(export.export(step)(state, chunk).serialize())
+    again = jax.jit(export.deserialize((tmp_path / "step").read_bytes()).call)
+    for _ in range(3):
+        got, want = again(state, chunk), step(state, chunk)
+        assert type(got[0].kv) is type(state.kv)
+        assert_same(got, want)
+        state = got[0]
+
+
 def test_compiled_code_never_asks_for_a_value():
     """A step has no callback to the host and no transfer: placement alone decides where it runs."""
     text = jax.jit(LAYER.step).lower(start(), jax.tree.map(lambda x: x[0], chunks())).as_text()

@@ -22,6 +22,12 @@ OPTIONS = {
         "encoding": at.T5Bias(bidirectional=False),
         "bias": True,
     },
+    "tiers": {
+        "memory": at.Tiers(
+            at.KeyValueMemory(4, at.LFA()), at.Tier(at.KeyValueMemory(3), compress=at.MeanPool(2))
+        ),
+        "encoding": at.RoPE(),
+    },
 }
 
 
@@ -264,8 +270,9 @@ def test_state_dict_and_deepcopy_hold_the_parameters():
 WEIGHTS = ("weight", "bias")
 
 
-def test_states_are_saved_and_loaded_without_trust(tmp_path):
-    module = attention(**OPTIONS["waiting"])
+@pytest.mark.parametrize("name", ["waiting", "tiers"])
+def test_states_are_saved_and_loaded_without_trust(name, tmp_path):
+    module = attention(**OPTIONS[name])
     x = sequence(length=S)
     _, state = module.step(x)
     torch.save(state, tmp_path / "state.pt")

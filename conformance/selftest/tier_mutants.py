@@ -63,6 +63,13 @@ TIER_MUTANTS = (
         f"{ORACLE}[most-used]",
     ),
     Mutant(
+        "the longest key is the most similar one",
+        MERGE,
+        "return products / length(coming)[..., None] / length(held)[..., None, :]",
+        "return products",
+        f"{ORACLE}[merge]",
+    ),
+    Mutant(
         "merged entries count the same, however many they stand for",
         MERGE,
         "count = before + xp.sum(amount, axis=-2, dtype=before.dtype)",

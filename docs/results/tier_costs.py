@@ -1,8 +1,8 @@
 """What tiers cost: two of 512 against one memory of 1,024, and a million entries outside.
 
-Run ``python docs/results/tier_costs.py torch`` (or numpy), or ``… knn``, which needs faiss. Times
-are CPU times on one thread, taken in turns; keys of the million are drawn around 2,000 centres,
-which an index by lists finds more easily than it would real keys.
+Run ``python docs/results/tier_costs.py torch`` (or numpy, or jax, whose steps are compiled), or
+``… knn``, which needs faiss. Times are CPU times on one thread, taken in turns; keys of the million
+are drawn around 2,000 centres, which an index by lists finds more easily than it would real keys.
 """
 
 from __future__ import annotations
@@ -10,9 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import partial
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false")
 
 import numpy as np
 
@@ -35,13 +37,21 @@ class Reader:
             return found.from_numpy(rng.standard_normal((1, S, H, D), dtype=np.float32))
 
         self.chunks = [at.Chunk(content(), content(), content()) for _ in range(3)]
+        self.step: Any = partial(self.layer.step, donate=True)
+        self.wait: Any = lambda state: state
+        if library == "jax":
+            import jax
+
+            self.step = jax.jit(self.layer.step, donate_argnums=0)
+            self.wait = jax.block_until_ready
         self.read(12)
 
     def read(self, steps: int) -> float:
         """Read some chunks; return the CPU time."""
         begin = time.process_time()
         for step in range(steps):
-            self.state, _ = self.layer.step(self.state, self.chunks[step % 3], donate=True)
+            self.state, _ = self.step(self.state, self.chunks[step % 3])
+        self.state = self.wait(self.state)
         return time.process_time() - begin
 
 
@@ -127,6 +137,6 @@ def flat_on_device(store: Any) -> None:
 
 if __name__ == "__main__":
     what = sys.argv[1] if len(sys.argv) == 2 else ""
-    if what not in ("numpy", "torch", "knn"):
-        sys.exit(f"usage: python {sys.argv[0]} numpy|torch|knn")
+    if what not in ("numpy", "torch", "jax", "knn"):
+        sys.exit(f"usage: python {sys.argv[0]} numpy|torch|jax|knn")
     a_million() if what == "knn" else two_tiers(what)

@@ -113,6 +113,18 @@ def test_a_saved_stream_goes_on_the_same(where: str, tmp_path: Path) -> None:
         assert all((f / "key.npy").exists() for f in made)
 
 
+@pytest.mark.parametrize("library", LIBRARIES[1:])
+def test_a_stream_goes_on_with_another_library(library: str, tmp_path: Path) -> None:
+    stream = causal_model(NAME, library).stream()
+    stream.feed(tokens(60))
+    stream.save(tmp_path / "stream")
+    again = causal_model(NAME).restore(tmp_path / "stream")
+    for one in (stream, again):
+        one.feed(tokens(20, 1))
+    np.testing.assert_allclose(next_of(again), next_of(stream), atol=1e-3)
+    assert [x.lengths for x in stream.stores] == [x.lengths for x in again.stores] == [(72,)] * 2
+
+
 @pytest.mark.parametrize(
     "damage", ["slot", "twice", "nan", "shape", "late", "gone", "more", "none"]
 )

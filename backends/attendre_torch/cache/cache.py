@@ -108,7 +108,8 @@ class AttendreCache(Cache):  # type: ignore[misc]
         """Tell the layers how the model rotates, if the memory's positions need it."""
         config = model.config.get_text_config(decoder=True)
         trained, settings = trained_length(config), self.memory.positions
-        if settings == "model" or (settings == "clamp" and trained is None):
+        kept = settings == "model" or (settings == "clamp" and trained is None)
+        if kept and not self.memory.compresses:
             return
         found = rotations_of(model, lambda: AttendreCache(model, _ONE_TOKEN), trained or 256)
         for number, layer in self.memories.items():

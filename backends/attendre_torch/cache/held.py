@@ -47,11 +47,11 @@ class Held:
 
     def hold(self, number: int, memory: MemoryConfig, *, inside: bool = False) -> Any:
         """Set what is held; returns the layer itself."""
-        if memory.tiers or memory.host:
+        if memory.tiers:
             raise ConfigError(
-                "AttendreCache: memory has tiers, expected one memory for each layer: a cache of "
-                "transformers holds nothing behind it. Load the model with attendre_core.load, or "
-                "leave the tiers out."
+                "AttendreCache: memory has tiers, but this model attends by itself, and nobody "
+                "sees what its layers evict. Load it with attendre_core.load, or leave the tiers "
+                "out."
             )
         kv = memory.kv_memory(number)
         self._size, self._sinks, self._pin = kv.size, kv.all_sinks, kv.pin

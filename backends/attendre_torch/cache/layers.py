@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from attendre_core.positions.lm_infinite import LMInfinite
 from attendre_core.positions.none import NoPosition
 from attendre_core.positions.rope import RoPE
 from attendre_core.presets import MemoryConfig
+from attendre_core.tiers.spec import with_scale
 from attendre_core.tree import tree_map
 from attendre_torch.cache.given import Given, Pairwise, pairwise_of
 from attendre_torch.cache.held import no_way_back
@@ -292,7 +292,7 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
             encoding,
         ):
             self.layer = AttendreLayer(
-                kv_memory=replace(self.memory.kv_memory(self.number), scale=scaling),
+                kv_memory=with_scale(self.memory.kv_memory(self.number), scaling),
                 top_k=self.memory.top_k_of(self.number),
                 causal=True,
                 trace=self._traced,
@@ -357,11 +357,16 @@ class MemoryLayer(CacheLayerMixin):  # type: ignore[misc]
 
     def _scheme(self) -> Encoding:
         """Return the position scheme, taking the model's rotation off where it is another one."""
-        if self.rope is None or self.memory.positions == "model":
+        settings = self.memory.positions
+        if self.rope is None or (settings == "model" and not self.memory.compresses):
             return NoPosition()
-        numbered = self.memory.positions == "in-cache"
-        beyond = self.trained is not None and self.seen > self.trained
-        compared = getattr(self.memory.policy_of(self.number), "compares_keys", False)
+        numbered = settings == "in-cache"
+        beyond = settings != "model" and self.trained is not None and self.seen > self.trained
+        tiers = (tier.memory.policy for tier in self.memory.tiers)
+        compared = self.memory.compresses or any(
+            getattr(policy, "compares_keys", False)
+            for policy in (self.memory.policy_of(self.number), *tiers)
+        )
         if not self.plain and (numbered or beyond or compared):
             self.plain = True
             if self.state is not None:

@@ -173,6 +173,12 @@ def memory_of(config: Any, memory: MemoryConfig | str | int) -> MemoryConfig:
             "AttendreCache: memory is None, which is full attention. Use transformers' own cache "
             "for that, or say how many entries to hold, such as 'attendre-causal:1024'."
         )
+    if found.host is not None:
+        raise ConfigError(
+            f"AttendreCache: in {found.name} entries go on to a store outside of the device, whose "
+            "rows cannot be selected, repeated and copied, as transformers does with a cache. "
+            "Load the model with attendre_core.load, or leave the store out."
+        )
     if found.q_size:
         raise ConfigError(
             f"AttendreCache: in {found.name} queries wait for {found.q_size} later tokens, but a "

@@ -43,6 +43,18 @@ CASES: dict[str, dict[str, Any]] = {
     "FIFO": {"policy": at.FIFO()},
     "per head": {"memory": at.KeyValueMemory(SIZE, at.LFA(), per_head=True)},
     "visible": {"memory": at.KeyValueMemory(SIZE, at.H2O(), present="visible")},
+    "tiers": {
+        "memory": at.Tiers(
+            at.KeyValueMemory(SIZE // 2, at.H2O()),
+            at.Tier(at.KeyValueMemory(SIZE // 2, at.LFA()), compress=at.MostUsed(2)),
+        )
+    },
+    "merge": {
+        "memory": at.Tiers(
+            at.KeyValueMemory(SIZE // 2, at.LFA()),
+            at.Tier(at.KeyValueMemory(SIZE // 2), compress=at.Merge()),
+        )
+    },
 }
 
 
