@@ -161,7 +161,8 @@ def _summary(
 
 def _print_summary(out: Path, done: EmbeddingRun, documents: Documents) -> None:
     before = done.documents - done.embedded
-    lines = [f"{out}: {done.documents:,} documents, {done.tokens:,} tokens"]
+    many = "" if done.documents == 1 else "s"
+    lines = [f"{out}: {done.documents:,} document{many}, {done.tokens:,} tokens"]
     if before:
         lines.append(f"{before:,} of them were there from an earlier run")
     if documents.skipped:

@@ -156,6 +156,27 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_done(folder, embed):
     assert "exists and is complete" in errors
 
 
+def test_what_an_earlier_run_did_is_not_left_out_of_the_table(folder, embed):
+    Path("latin.txt").write_bytes(b"caf\xe9")
+    arguments = ("--out", "v.jsonl", "docs/rows.jsonl", "docs/00.txt", "latin.txt")
+    assert embed(*arguments)[0] == 2
+    before = Path("v.jsonl").read_bytes(), Path("v.jsonl.journal").read_bytes()
+    # Repaired, and now alone: the table would have nothing else.
+    Path("latin.txt").write_text("café")
+    code, _, errors = embed("--out", "v.jsonl", "latin.txt")
+    assert code == 2
+    assert "documents of docs/00.txt, docs/rows.jsonl from an earlier run" in errors
+    assert (Path("v.jsonl").read_bytes(), Path("v.jsonl.journal").read_bytes()) == before
+    # Another way to say the same files, and one that is gone.
+    Path("docs/00.txt").unlink()
+    code, out, errors = embed("--out", "v.jsonl", "latin.txt", "docs/../docs/rows.jsonl")
+    assert code == 0, errors
+    assert "131 documents" in out
+    assert "docs/00.txt" not in table("v.jsonl")
+    code, out, _ = embed("--out", "one.jsonl", "latin.txt")
+    assert out == f"one.jsonl: 1 document, {table('one.jsonl')['latin.txt'][0]} tokens\n"
+
+
 def test_poolings(folder, embed, byte_llama):
     arguments = ("docs/00.txt", "docs/02.txt")
     code, _, errors = embed("--pooling", "cls", "--out", "cls.jsonl", *arguments)
