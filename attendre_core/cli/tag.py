@@ -174,7 +174,10 @@ def _files(given: list[str], out: Path | None) -> tuple[list[str], int]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
+    def failed(error: OSError) -> None:
+        raise ConfigError(f"tag: {error.filename} cannot be read ({error.strerror}).") from error
+
+    for place, folders, files in os.walk(folder, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             file = Path(place, name)

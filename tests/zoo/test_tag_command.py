@@ -240,6 +240,21 @@ class TestMistakes:
         assert main(["tag", "--model", str(word_tagger), str(tmp_path / "a.txt")]) == 2
         assert "cannot be read" in capsys.readouterr().err
 
+    def test_a_folder_that_cannot_be_read(self, word_tagger, texts, capsys, monkeypatch):
+        """Its files are not left out in silence; this way root sees it, too."""
+        scan = os.scandir
+
+        def denied(path):
+            if str(path).endswith("inner"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", denied)
+        assert main(["tag", "--model", str(word_tagger), "texts"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.endswith("tag: texts/inner cannot be read (Permission denied).\n")
+
 
 def test_the_guide_prints_what_it_says(word_tagger, tmp_path, monkeypatch, capsys):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "tagging.md").read_text("utf-8")
