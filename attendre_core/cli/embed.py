@@ -128,12 +128,16 @@ def run(arguments: argparse.Namespace) -> None:
         field=arguments.field,
         without=(out, journal_of(out)),
     )
-    bar = progress_bar(documents.total, "embedding", " documents")
+    bar = progress_bar(documents.total, "embedding", " documents", lines=True)
     try:
         done = embed_documents(
             model, documents, out, name=Path(arguments.model).name, pooling=arguments.pooling,
             normalize=arguments.normalize, batch_size=arguments.batch_size, on_documents=bar.update,
         )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = f"what is done is in {journal_of(out)}, and the same command continues"
+        print(f"embed: interrupted; {kept}.", file=sys.stderr)
+        raise
     finally:
         bar.close()
     if arguments.json:

@@ -125,12 +125,18 @@ def run(arguments: argparse.Namespace) -> None:
         with SpanFile(out, identity) as store:
             waiting = [file for file in files if not store.done(file)]
             summary["done_before"] = len(files) - len(waiting)
-            for name, pieces in _opened(waiting):
-                with store.tagging(name) as write:
-                    for span in _spans(tagger, _counted(pieces, summary)):
-                        counts[span.label] += 1
-                        write(_json_line(name, span))
-                summary["files"] += 1
+            try:
+                for name, pieces in _opened(waiting):
+                    with store.tagging(name) as write:
+                        for span in _spans(tagger, _counted(pieces, summary)):
+                            counts[span.label] += 1
+                            write(_json_line(name, span))
+                    summary["files"] += 1
+            except KeyboardInterrupt:
+                done = _plural(summary["done_before"] + summary["files"], "file")
+                kept = f"{done} of {len(files):,} done, and the same command continues"
+                print(f"tag: interrupted; {kept}.", file=sys.stderr)
+                raise
     summary |= {"spans": sum(counts.values()), "labels": dict(counts.most_common())}
     summary["memory"] = "full" if tagger.model.memory is None else tagger.model.memory.name
     if out is not None and arguments.json:
@@ -204,7 +210,7 @@ def _open(name: str) -> BinaryIO:
 def _opened(files: list[str]) -> Iterator[tuple[str, Iterable[bytes | str]]]:
     """Yield names and contents, in pieces, with a progress bar for files."""
     sizes = {name: Path(name).stat().st_size for name in files if name != "-"}
-    bar = progress_bar(sum(sizes.values()), "tagging", " bytes") if sizes else None
+    bar = progress_bar(sum(sizes.values()), "tagging", " bytes", lines=True) if sizes else None
     try:
         for name in files:
             if name == "-":

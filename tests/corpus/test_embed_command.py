@@ -14,6 +14,7 @@ import pytest
 
 import attendre_core as at
 from attendre_core.cli import main
+from attendre_core.corpus import embedding as corpus_embedding
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
@@ -90,6 +91,7 @@ def test_vectors_are_those_of_the_model(folder, embed, byte_llama):
 KILLED = """
 import os, signal, sys
 from attendre_core.cli import main
+from attendre_core.corpus import embedding as corpus_embedding
 from attendre_core.cli import embed
 
 class Bar:
@@ -101,7 +103,7 @@ class Bar:
                 file.write('{"id": "cut sh')
             os.kill(os.getpid(), signal.SIGKILL)
 
-embed.progress_bar = lambda *arguments: Bar()
+embed.progress_bar = lambda *arguments, **options: Bar()
 main(sys.argv[1:])
 """
 
@@ -130,6 +132,32 @@ def test_a_killed_run_continues_and_nothing_is_lost_or_twice(folder, embed, byte
     assert summary["documents"] == 149
     assert summary["embedded"] == 150 - 128 + 1
     assert not Path("v.jsonl.journal").exists()
+    assert embed("--out", "whole.jsonl", "docs")[0] == 0
+    same(table("v.jsonl"), table("whole.jsonl"))
+
+
+def test_an_interrupted_run_says_that_it_continues(folder, embed, monkeypatch):
+    """Ctrl-C after the first write of 64; no terminal, so progress comes in lines."""
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("attendre_core.progress.time.monotonic", lambda: next(clock))
+    writes = corpus_embedding.Journal.append
+
+    def append(journal, lines):
+        writes(journal, lines)
+        if journal.path.read_bytes().count(b"\n") > 65:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_embedding.Journal, "append", append)
+        code, out, errors = embed("--out", "v.jsonl", "docs")
+    assert (code, out) == (130, "")
+    assert errors.splitlines() == [
+        "embedding: 64 documents",
+        "embed: interrupted; what is done is in v.jsonl.journal, and the same command continues.",
+    ]
+    code, out, _ = embed("--out", "v.jsonl", "docs")
+    assert code == 0
+    assert "128 of them were there from an earlier run" in out
     assert embed("--out", "whole.jsonl", "docs")[0] == 0
     same(table("v.jsonl"), table("whole.jsonl"))
 

@@ -171,6 +171,7 @@ class TestOut:
         with monkeypatch.context() as patch:
             patch.setattr(tag, "_spans", interrupted)
             assert main(["tag", *map(str, arguments)]) == 130
+        assert "1 file of 3 done, and the same command continues" in capsys.readouterr().err
         assert out.read_bytes() != whole
         assert "2 files" in run(*arguments, capsys=capsys).out
         assert out.read_bytes() == whole
