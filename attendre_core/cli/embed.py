@@ -134,6 +134,10 @@ def run(arguments: argparse.Namespace) -> None:
             model, documents, out, name=Path(arguments.model).name, pooling=arguments.pooling,
             normalize=arguments.normalize, batch_size=arguments.batch_size, on_documents=bar.update,
         )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = f"what is done is in {journal_of(out)}, and the same command continues"
+        print(f"embed: interrupted; {kept}.", file=sys.stderr)
+        raise
     finally:
         bar.close()
     if arguments.json:
@@ -161,7 +165,8 @@ def _summary(
 
 def _print_summary(out: Path, done: EmbeddingRun, documents: Documents) -> None:
     before = done.documents - done.embedded
-    lines = [f"{out}: {done.documents:,} documents, {done.tokens:,} tokens"]
+    many = "" if done.documents == 1 else "s"
+    lines = [f"{out}: {done.documents:,} document{many}, {done.tokens:,} tokens"]
     if before:
         lines.append(f"{before:,} of them were there from an earlier run")
     if documents.skipped:

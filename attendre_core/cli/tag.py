@@ -126,12 +126,18 @@ def run(arguments: argparse.Namespace) -> None:
         with SpanFile(out, identity) as store:
             waiting = [file for file in files if not store.done(file)]
             summary["done_before"] = len(files) - len(waiting)
-            for name, pieces in _opened(waiting):
-                with store.tagging(name) as write:
-                    for span in _spans(tagger, _counted(pieces, summary)):
-                        counts[span.label] += 1
-                        write(_json_line(name, span))
-                summary["files"] += 1
+            try:
+                for name, pieces in _opened(waiting):
+                    with store.tagging(name) as write:
+                        for span in _spans(tagger, _counted(pieces, summary)):
+                            counts[span.label] += 1
+                            write(_json_line(name, span))
+                    summary["files"] += 1
+            except KeyboardInterrupt:
+                done = _plural(summary["done_before"] + summary["files"], "file")
+                kept = f"{done} of {len(files):,} done, and the same command continues"
+                print(f"tag: interrupted; {kept}.", file=sys.stderr)
+                raise
     summary |= {"spans": sum(counts.values()), "labels": dict(counts.most_common())}
     summary["memory"] = "full" if tagger.model.memory is None else tagger.model.memory.name
     if out is not None and arguments.json:
@@ -175,7 +181,10 @@ def _files(given: list[str], out: Path | None) -> tuple[list[str], int]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    for place, folders, files in os.walk(folder):
+    def failed(error: OSError) -> None:
+        raise ConfigError(f"tag: {error.filename} cannot be read ({error.strerror}).") from error
+
+    for place, folders, files in os.walk(folder, onerror=failed):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
         for name in sorted(files):
             file = Path(place, name)

@@ -6,7 +6,7 @@ import io
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -19,10 +19,11 @@ _JSON_LINES = (".jsonl", ".ndjson")
 
 
 class Document(NamedTuple):
-    """A text, and the name by which it is known: its path, or its id."""
+    """A text, the name by which it is known, its path or its id, and the file that it is in."""
 
     name: str
     text: str
+    file: str = ""
 
 
 class Note(NamedTuple):
@@ -94,12 +95,20 @@ class Documents:
         by_line = self.lines or self.field is not None
         return None if by_line or any(map(_is_json_lines, files)) else len(files)
 
+    def missing(self, files: Iterable[str]) -> list[str]:
+        """Return which of these files exist and are not among those that are read."""
+        named = {Path(name).resolve() for name, _ in self._files()}
+        self._forget()
+        return sorted(
+            file for file in files if Path(file).is_file() and Path(file).resolve() not in named
+        )
+
     def __iter__(self) -> Iterator[Document]:
         self._forget()
         names: set[str] = set()
         for name, chosen in self._files():
             for document in self._in_file(name, chosen):
-                document = document._replace(name=_printable(document.name))
+                document = document._replace(name=_printable(document.name), file=_printable(name))
                 if document.name in names:
                     self._problem(document.name, "a name that another document has")
                     continue

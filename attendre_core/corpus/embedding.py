@@ -109,6 +109,9 @@ def embed_documents(
     }
     with Journal(journal_file, notes, _WORDS) as journal:
         kept = {line["id"]: (line["text"], place) for place, line in journal.lines()}
+        left = documents.missing({line.get("file", "") for _, line in journal.lines()})
+        if left:
+            raise _incomplete(journal_file, left)
         order: list[str] = []
         embedded = 0
         for window in _windows(documents):
@@ -133,6 +136,15 @@ def embed_documents(
     if not documents.problems:
         journal_file.unlink()
     return EmbeddingRun(counted.rows, counted.tokens, embedded)
+
+
+def _incomplete(journal: Path, files: list[str]) -> StateError:
+    names = ", ".join(files[:5]) + (f" and {len(files) - 5:,} more" if len(files) > 5 else "")
+    return StateError(
+        f"embed: {journal} has documents of {names} from an earlier run, which are not among what "
+        "is given now and would not be in the table. Give all together, or another file with "
+        "--out."
+    )
 
 
 def _nothing(documents: Documents) -> ConfigError:
@@ -192,6 +204,7 @@ def _digest(text: str) -> str:
 def _line(document: Document, row: Any, vector: Any) -> dict[str, Any]:
     return {
         "id": document.name,
+        "file": document.file,
         "text": _digest(document.text),
         "tokens": len(row),
         "vector": base64.b64encode(vector.tobytes()).decode(),

@@ -40,8 +40,9 @@ def test_a_folder_gives_its_texts_and_says_what_it_leaves_out(folder):
     found = Documents(["docs", "docs/b.txt"], without=[folder / "docs/out.jsonl.journal"])
     assert found.total == 5
     assert list(found) == [
-        Document("docs/b.txt", "Second.\n"), Document("docs/a/deep.md", "Fürst, первый")
-    ]  # fmt: skip
+        Document("docs/b.txt", "Second.\n", "docs/b.txt"),
+        Document("docs/a/deep.md", "Fürst, первый", "docs/a/deep.md"),
+    ]
     assert notes(found.skipped) == {
         "docs/.git: hidden", "docs/a/image.png: binary", "docs/a/blank.txt: empty"
     }  # fmt: skip
@@ -68,7 +69,7 @@ def test_a_file_without_permission_does_not_stop_the_others(folder, monkeypatch)
     monkeypatch.setattr("pathlib.Path.open", opened)
     found = Documents(["docs/b.txt", "-"])
     monkeypatch.setattr(sys, "stdin", io.StringIO("typed"))
-    assert list(found) == [Document("-", "typed")]
+    assert list(found) == [Document("-", "typed", "-")]
     assert notes(found.problems) == {"docs/b.txt: Permission denied"}
 
 
@@ -76,8 +77,9 @@ def test_json_lines(folder):
     found = Documents(["rows.jsonl"])
     assert found.total is None
     assert list(found) == [
-        Document("7", "One."), Document("rows.jsonl:3", "Two."), Document("rows.jsonl:9", "Last.")
-    ]  # fmt: skip
+        Document(name, text, "rows.jsonl")
+        for name, text in (("7", "One."), ("rows.jsonl:3", "Two."), ("rows.jsonl:9", "Last."))
+    ]
     assert [note.name for note in found.problems] == [
         *(f"rows.jsonl:{number}" for number in (4, 5, 6)), "7", "rows.jsonl:8"
     ]  # fmt: skip
@@ -87,7 +89,7 @@ def test_json_lines(folder):
 def test_a_field_makes_lines_of_any_input_json(folder, monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.StringIO('{"body": "One."}\n{"text": "Two."}\n'))
     found = Documents(["-"], field="body")
-    assert list(found) == [Document("-:1", "One.")]
+    assert list(found) == [Document("-:1", "One.", "-")]
     (note,) = found.problems
     assert "'body'" in note.reason
     assert "--field" in note.reason

@@ -15,6 +15,7 @@ import pytest
 import attendre_core as at
 from attendre_core import progress
 from attendre_core.cli import main
+from attendre_core.corpus import embedding as corpus_embedding
 
 pytest.importorskip("tokenizers")
 pytest.importorskip("safetensors")
@@ -100,6 +101,7 @@ def test_progress_goes_to_stderr_in_lines(folder, embed, monkeypatch):
 KILLED = """
 import os, signal, sys
 from attendre_core.cli import main
+from attendre_core.corpus import embedding as corpus_embedding
 from attendre_core.cli import embed
 
 class Bar:
@@ -144,6 +146,32 @@ def test_a_killed_run_continues_and_nothing_is_lost_or_twice(folder, embed, byte
     same(table("v.jsonl"), table("whole.jsonl"))
 
 
+def test_an_interrupted_run_says_that_it_continues(folder, embed, monkeypatch):
+    """Ctrl-C after the first write of 64; no terminal, so progress comes in lines."""
+    clock = iter(range(0, 1000, 20))
+    monkeypatch.setattr("attendre_core.progress.time.monotonic", lambda: next(clock))
+    writes = corpus_embedding.Journal.append
+
+    def append(journal, lines):
+        writes(journal, lines)
+        if journal.path.read_bytes().count(b"\n") > 65:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corpus_embedding.Journal, "append", append)
+        code, out, errors = embed("--out", "v.jsonl", "docs")
+    assert (code, out) == (130, "")
+    assert errors.splitlines() == [
+        "embedding: 64 documents",
+        "embed: interrupted; what is done is in v.jsonl.journal, and the same command continues.",
+    ]
+    code, out, _ = embed("--out", "v.jsonl", "docs")
+    assert code == 0
+    assert "128 of them were there from an earlier run" in out
+    assert embed("--out", "whole.jsonl", "docs")[0] == 0
+    same(table("v.jsonl"), table("whole.jsonl"))
+
+
 def test_what_cannot_be_read_is_named_and_the_rest_is_done(folder, embed):
     Path("docs/latin.txt").write_bytes(b"caf\xe9")
     Path("docs/.hidden").write_text("secret")
@@ -164,6 +192,27 @@ def test_what_cannot_be_read_is_named_and_the_rest_is_done(folder, embed):
     code, _, errors = embed(*arguments)
     assert code == 2
     assert "exists and is complete" in errors
+
+
+def test_what_an_earlier_run_did_is_not_left_out_of_the_table(folder, embed):
+    Path("latin.txt").write_bytes(b"caf\xe9")
+    arguments = ("--out", "v.jsonl", "docs/rows.jsonl", "docs/00.txt", "latin.txt")
+    assert embed(*arguments)[0] == 2
+    before = Path("v.jsonl").read_bytes(), Path("v.jsonl.journal").read_bytes()
+    # Repaired, and now alone: the table would have nothing else.
+    Path("latin.txt").write_text("café")
+    code, _, errors = embed("--out", "v.jsonl", "latin.txt")
+    assert code == 2
+    assert "documents of docs/00.txt, docs/rows.jsonl from an earlier run" in errors
+    assert (Path("v.jsonl").read_bytes(), Path("v.jsonl.journal").read_bytes()) == before
+    # Another way to say the same files, and one that is gone.
+    Path("docs/00.txt").unlink()
+    code, out, errors = embed("--out", "v.jsonl", "latin.txt", "docs/../docs/rows.jsonl")
+    assert code == 0, errors
+    assert "131 documents" in out
+    assert "docs/00.txt" not in table("v.jsonl")
+    code, out, _ = embed("--out", "one.jsonl", "latin.txt")
+    assert out == f"one.jsonl: 1 document, {table('one.jsonl')['latin.txt'][0]} tokens\n"
 
 
 def test_poolings(folder, embed, byte_llama):

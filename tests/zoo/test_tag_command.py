@@ -182,6 +182,7 @@ class TestOut:
         with monkeypatch.context() as patch:
             patch.setattr(tag, "_spans", interrupted)
             assert main(["tag", *map(str, arguments)]) == 130
+        assert "1 file of 3 done, and the same command continues" in capsys.readouterr().err
         assert out.read_bytes() != whole
         assert "2 files" in run(*arguments, capsys=capsys).out
         assert out.read_bytes() == whole
@@ -271,6 +272,21 @@ class TestMistakes:
         (tmp_path / "a.txt").chmod(0)
         assert main(["tag", "--model", str(word_tagger), str(tmp_path / "a.txt")]) == 2
         assert "cannot be read" in capsys.readouterr().err
+
+    def test_a_folder_that_cannot_be_read(self, word_tagger, texts, capsys, monkeypatch):
+        """Its files are not left out in silence; this way root sees it, too."""
+        scan = os.scandir
+
+        def denied(path):
+            if str(path).endswith("inner"):
+                raise PermissionError(13, "Permission denied", str(path))
+            return scan(path)
+
+        monkeypatch.setattr(os, "scandir", denied)
+        assert main(["tag", "--model", str(word_tagger), "texts"]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        assert captured.err.endswith("tag: texts/inner cannot be read (Permission denied).\n")
 
 
 def test_the_guide_prints_what_it_says(word_tagger, tmp_path, monkeypatch, capsys):
