@@ -208,16 +208,9 @@ class TiersSpec:
         return self.first.slots(chunk) + behind
 
     def nbytes(
-        self,
-        batch: int,
-        heads: int,
-        head_dim: int,
-        dtype: Any = "float32",
-        *,
-        value_dim: int | None = None,
-        aux_bytes: int = 0,
-        chunk: int | None = None,
-    ) -> int:
+        self, batch: int, heads: int, head_dim: int, dtype: Any = "float32", *,
+        value_dim: int | None = None, aux_bytes: int = 0, chunk: int | None = None,
+    ) -> int:  # fmt: skip
         """Return the bytes a state will take, before anything is allocated."""
         counts = 4 if self.compresses else 0
         clocks = 4 * 4 * batch * len(self.rest)

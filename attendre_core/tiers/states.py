@@ -17,15 +17,7 @@ from attendre_core.policies.base import Stored
 from attendre_core.policies.fifo import FIFO
 from attendre_core.tiers.compress import Compressor
 from attendre_core.tiers.spec import Gate, TiersParameters, TiersSpec
-from attendre_core.tiers.state import (
-    Span,
-    TiersState,
-    TierState,
-    cut,
-    joined,
-    spans,
-    tier_state,
-)
+from attendre_core.tiers.state import Span, TiersState, TierState, cut, joined, spans, tier_state
 from attendre_core.tree import tree_map
 
 __all__ = ["TiersStates"]
@@ -157,10 +149,8 @@ class TiersStates(TiersSpec):
         space = resolve(xp).xp
         like = space.zeros((heads,), dtype=checks.dtype_named(space, dtype), device=device)
         shape = (kv_heads or heads, head_dim, value_dim or head_dim)
-        learned = (
-            tier.compress.initial(*shape, like) if isinstance(tier.compress, Compressor) else None
-            for tier in self.rest
-        )
+        every = [tier.compress for tier in self.rest]
+        learned = (x.initial(*shape, like) if isinstance(x, Compressor) else None for x in every)
         gate = like + self.read.initial if isinstance(self.read, Gate) else None
         return self.params(None)._replace(compress=tuple(learned), gate=gate)
 

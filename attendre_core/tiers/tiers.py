@@ -115,16 +115,13 @@ class Tiers(TiersStates):
             return state, gone
         before = state.tiers[-1]
         clock, gone = self.outside.receive(before.clock, gone)
-        tiers = (*state.tiers[:-1], before._replace(clock=clock))
-        return state._replace(tiers=tiers), gone
+        return state._replace(tiers=(*state.tiers[:-1], before._replace(clock=clock))), gone
 
     def store(self, state: TiersState, *entries: Any, **options: Any) -> TiersState:
         """Insert like `insert`, but do not return what was evicted."""
         return self.insert(state, *entries, **options, hand=False)[0]
 
-    def settle(
-        self, state: TiersState, *, policy_params: Any = None
-    ) -> tuple[TiersState, EvictedEntries | Any]:
+    def settle(self, state: TiersState, *, policy_params: Any = None) -> tuple[TiersState, Any]:
         """Let the present chunk compete now; see `KeyValueMemory.settle`."""
         first = tier_state(state, 0, self._checked("Tiers.settle", state)[0])
         params = self.params(policy_params)
@@ -193,10 +190,8 @@ class Tiers(TiersStates):
         places, slots = self._checked(where, state), state.key.shape[2]
         limits = [Limit(0, places[0].stop, None)]
         for span, tier in zip(places[1:], self.rest, strict=True):
-            limits += [
-                Limit(span.start, span.first, None),
-                Limit(span.first, span.stop, tier.top_k, tier.by),
-            ]
+            limits.append(Limit(span.start, span.first, None))
+            limits.append(Limit(span.first, span.stop, tier.top_k, tier.by))
         limited = any(tier.top_k is not None for tier in self.rest)
         if top_k is not None:
             checks.whole_number(where, "top_k", top_k, least=1, hint="None attends to all.")

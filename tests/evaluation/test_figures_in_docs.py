@@ -55,7 +55,7 @@ def test_the_demo_in_the_docs_has_the_rows_of_the_command(beside: dict[str, Modu
     assert [cell for _, cell in recorded] == plan.cells
     assert {at for at, _ in recorded} == {("prefix-lm", "look-ahead", "repeat")}
     assert {len(m.scores) for m in recorded.values()} == {plan.tasks[0].limit}
-    page = (RESULTS.parent / "evaluation.md").read_text(encoding="utf-8")
+    page = (RESULTS.parent / "evaluation_tables.md").read_text(encoding="utf-8")
     rows = {line.split()[0] for line in page.splitlines() if line.strip()}
     assert {"first-M", "random", "pinned", "attendre", "LFA-1e-3", "LFA-1e-3+c=0"} <= rows
     assert all(f"{name} " in page for name in CONTROLS)
