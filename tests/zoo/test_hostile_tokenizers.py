@@ -91,6 +91,11 @@ def test_patterns_of_published_tokenizers_are_not(tmp_path: Path, pattern: str) 
     assert found.decode(found.encode("a"))
 
 
+@pytest.mark.parametrize("pattern", ["[^", "[a", "[a\\", "(a", "a{2,", "\\"])
+def test_patterns_without_an_end_are_left_to_their_library(pattern: str) -> None:
+    check_pattern(pattern)
+
+
 def test_words_of_any_length_are_refused(tmp_path: Path) -> None:
     """WordPiece takes the cube of them: 100,000 letters would take hours."""
     model = {"type": "WordPiece", "vocab": {"a": 0, "##a": 1, "[UNK]": 2}, "unk_token": "[UNK]",

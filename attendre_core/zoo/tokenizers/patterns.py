@@ -102,7 +102,7 @@ class _Branches:
         while depth and self.at < len(self.pattern):
             if first and self.pattern.startswith("^", self.at):
                 self.at += 1
-            letter = self.pattern[self.at]
+            letter = self.pattern[self.at : self.at + 1]  # none, where the class has no end
             self.at += 2 if letter == "\\" else 1
             if letter == "[":
                 depth, first = depth + 1, True
