@@ -178,9 +178,9 @@ def train(folder: Path, *, steps: int = 2000, tokens: int = 1024, seed: int = 0)
     return time.perf_counter() - began
 
 
-def write_tokenizer(folder: Path) -> None:
+def write_tokenizer(folder: Path, vocabulary: Sequence[str] = VOCABULARY) -> None:
     """Write the tokenizer: one token per word."""
-    (folder / "vocab.txt").write_text("\n".join(VOCABULARY) + "\n", encoding="utf-8")
+    (folder / "vocab.txt").write_text("\n".join(vocabulary) + "\n", encoding="utf-8")
     told = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
     (folder / "tokenizer_config.json").write_text(json.dumps(told) + "\n", encoding="utf-8")
 

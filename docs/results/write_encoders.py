@@ -7,7 +7,7 @@ their texts. A test compares both.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import re
 import sys
@@ -29,16 +29,14 @@ DRAWN = PAGE.with_name("entity.svg")
 ALT = "An entity across the end of a piece, and which systems found it"
 
 
-def example() -> ModuleType:
-    """Return the example that trains a tagger."""
-    name = "far_entities"
-    spec = importlib.util.spec_from_file_location(name, HERE.parent / "examples" / f"{name}.py")
-    if spec is None or spec.loader is None:
-        raise FileNotFoundError(name)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+def example(name: str = "far_entities") -> ModuleType:
+    """Return the example that trains a tagger, or ``"far_answers"``, which trains a reranker."""
+    folder = str(HERE.parent / "examples")
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(folder)
 
 
 def entities() -> str:
@@ -46,6 +44,14 @@ def entities() -> str:
     lines = (HERE / "encoders" / "entities.jsonl").read_text(encoding="utf-8").splitlines()
     records = [json.loads(line) for line in lines]
     text: str = example().table({one["system"]: one["documents"] for one in records})
+    return text
+
+
+def reranking() -> str:
+    """Return the table of the reranking task."""
+    lines = (HERE / "encoders" / "reranking.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines]
+    text: str = example("far_answers").table({one["system"]: one["queries"] for one in records})
     return text
 
 
@@ -154,7 +160,8 @@ def log() -> str:
 
 def table(name: str) -> str:
     """Return the table of a block."""
-    others = {"articles": articles, "entities": entities, "log": log, "picture": picture}
+    others = {"articles": articles, "entities": entities, "log": log, "picture": picture,
+              "reranking": reranking}  # fmt: skip
     return others[name]() if name in others else finding(name)
 
 

@@ -62,3 +62,51 @@ def test_f1_counts_what_is_missed_and_what_is_wrong(example: Any) -> None:
     assert example.f1(example.counted(sample, [0] * 20)) == 0
     wrong = [*right[:8], *[0] * 4, 1, 2, *right[14:]]
     assert example.f1(example.counted(sample, wrong)) == pytest.approx(2 * 1 / (2 + 1 + 1))
+
+
+@pytest.fixture(scope="module")
+def answers(writing: Any) -> Any:
+    return writing.example("far_answers")
+
+
+def test_documents_of_far_answers_mean_what_they_say(answers: Any) -> None:
+    for length, span in ((27, (2, 23)), (500, (50, 400))):
+        asked = answers.query(np.random.default_rng(5), length, span, 6)
+        assert asked == answers.query(np.random.default_rng(5), length, span, 6)
+        for number, one in enumerate(asked.documents):
+            event = one.words.index(answers.EVENTS[asked.event])
+            name, told = one.words[event - 1], event - 1 + one.distance
+            kind = next(kind for kind in answers.KINDS if one.words[told] == kind + name)
+            assert span[0] <= abs(one.distance) <= span[1]
+            assert (kind == answers.KINDS[asked.kind]) == (number == 0)
+            assert one.kinds[event] == answers.KINDS.index(kind)
+            # Each word of the query is in each document, and the name is there but twice.
+            wanted = answers.KINDS[asked.kind]
+            assert any(word.startswith(wanted) for word in one.words)
+            assert one.words.count(answers.EVENTS[asked.event]) == 1
+            assert sum(word.endswith(name) for word in one.words) == 2
+
+
+def test_a_reranker_reads_what_fits_alike_however_it_is_read(answers: Any, tmp_path: Any) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    answers.train(tmp_path, steps=3, tokens=64)
+    model = answers.at.load(str(tmp_path), backend="torch")
+    asked = answers.query(np.random.default_rng(7), 100, (10, 50), 3)
+    found = {name: answers.scores(model, asked, name) for name in answers.SYSTEMS}
+    for name, scores in found.items():
+        np.testing.assert_allclose(scores, found["full attention"], atol=1e-5, err_msg=name)
+    assert len(set(found["full attention"])) == 3
+
+
+def test_of_pieces_the_best_or_the_mean_counts(answers: Any) -> None:
+    class Counts:
+        """Counts words of the query in each text."""
+
+        def rerank(self, query: str, texts: list[str], batch_size: int) -> list[int]:
+            return [sum(word in query.split() for word in text.split()) for text in texts]
+
+    asked = answers.query(np.random.default_rng(7), 500, (50, 400), 2)
+    one = answers.scores(Counts(), asked, "pieces of 256, best")
+    assert one == [1.0, 1.0], "the event is in one piece"
+    assert max(answers.scores(Counts(), asked, "overlapping pieces of 256, mean")) < 1
