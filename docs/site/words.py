@@ -241,6 +241,8 @@ IN: dict[str, dict[str, str]] = {
     "attendre_core.corpus": {
         "name": "Where the text is from, such as the path of its file.",
         "text": "The text.",
+        "file": "The file that the text is in.",
+        "files": "Paths.",
         "reason": "Why it was left out.",
     },
     "attendre_core.integrations.scikit_learn": {
