@@ -21,9 +21,10 @@ __all__ = ["Ids", "Span", "checked_spans", "listed", "tokens_at", "tokens_of"]
 
 #: Tokens that are checked at a time.
 _PIECE = 4096
-#: Longer texts are tokenised so many characters at a time: a tokenizer takes hundreds of bytes for
-#: a token while it works. See `IncrementalTokenizer` for what that may change.
-_SLICE = 2**15
+#: Texts with more characters than the first are tokenised as many as the second at a time: a
+#: tokenizer takes hundreds of bytes for a token while it works. See `IncrementalTokenizer` for what
+#: that may change.
+_WHOLE, _SLICE = 2**15, 2**12
 
 #: Token ids, four bytes each.
 Ids = NDArray[np.int32]
@@ -51,7 +52,7 @@ def tokens_of(model: Model, where: str, document: Any, special: bool = True) -> 
     """Return the tokens of a text, or token ids as they are; ``where`` names the document."""
     refuse_other_shapes(where, document)
     if isinstance(document, str):
-        if len(document) > _SLICE:
+        if len(document) > _WHOLE:
             return _refuse_none(where, _ids(model, _slices(model, document), special))
         return _refuse_none(where, _array(model.tokens(document, special)))
     if not isinstance(document, Sequence) and not hasattr(document, "tolist"):
@@ -114,7 +115,7 @@ def checked_spans(where: str, spans: Any, document: Sized) -> list[Span]:
 def _slices(model: Model, text: str) -> Iterator[Encoded]:
     """Tokenise a text, a long one in slices, without special tokens."""
     tokenizer = model.require_tokenizer("embed")
-    if len(text) <= _SLICE:
+    if len(text) <= _WHOLE:
         yield tokenizer.encode_with_offsets(text)
         return
     incremental = IncrementalTokenizer(tokenizer)

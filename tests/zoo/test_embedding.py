@@ -109,6 +109,7 @@ def test_spans_of_characters(tiny_folder, monkeypatch):
     assert len(ids) == len(text) + 1
     got = model.embed(text, spans=[(0, 3), (10, 11), (11, 12), (8, 17)])
     close(got, model.embed(ids, spans=[(0, 3), (10, 12), (12, 13), (8, 18)]))
+    monkeypatch.setattr("attendre_core.zoo.spans_of_tokens._WHOLE", 5)
     monkeypatch.setattr("attendre_core.zoo.spans_of_tokens._SLICE", 5)
     close(model.embed(text, spans=[(0, 3), (10, 11), (11, 12), (8, 17)]), got)
     close(model.embed(text), model.embed(ids))
@@ -120,7 +121,7 @@ def test_a_long_text_has_the_tokens_of_the_whole(tiny_folder):
     """It goes through the tokenizer in slices."""
     model = at.load(tiny_folder)
     text = " ".join(np.random.default_rng(8).choice(["up", "d\u00e4wn", "--", "\n"], size=12_000))
-    assert len(text) > spans_of_tokens._SLICE
+    assert len(text) > spans_of_tokens._WHOLE
     assert spans_of_tokens.tokens_of(model, "embed", text).tolist() == model.tokens(text)
 
 
