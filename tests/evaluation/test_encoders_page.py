@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from types import ModuleType
 from typing import Any
 
@@ -110,3 +111,16 @@ def test_of_pieces_the_best_or_the_mean_counts(answers: Any) -> None:
     one = answers.scores(Counts(), asked, "pieces of 256, best")
     assert one == [1.0, 1.0], "the event is in one piece"
     assert max(answers.scores(Counts(), asked, "overlapping pieces of 256, mean")) < 1
+
+
+def test_the_reranker_learned_its_task(answers: Any, writing: Any) -> None:
+    """Above what places by chance would give, as the record says."""
+    text = (writing.HERE / "encoders" / "reranking.jsonl").read_text(encoding="utf-8")
+    found = {one["system"]: one["queries"] for one in map(json.loads, text.splitlines())}
+    assert list(found) == list(answers.SYSTEMS)
+    chance = np.mean([answers.gain(place) for place in range(1, answers.RANKED + 1)])
+    gains = [answers.gain(place) for place, _ in found["full attention"]]
+    assert answers.intervals.mean(gains).low > chance
+    for queries in found.values():
+        assert [distance for _, distance in queries] == [d for _, d in found["full attention"]]
+        assert len(queries) >= answers.intervals.ENOUGH
