@@ -260,8 +260,9 @@ def distributed(session: nox.Session) -> None:
     """Run the tests with several processes or devices in full, long ones too."""
     folder = ROOT / "backends" / "tests"
     found = [*folder.glob("test_*_distributed.py"), *folder.glob("test_jax_mesh.py")]
-    pytest = str(shared(session, "frameworks") / "pytest")
-    environment = {"OMP_NUM_THREADS": "1"}
+    programs = shared(session, "frameworks")
+    pytest, environment = str(programs / "pytest"), {"OMP_NUM_THREADS": "1"}
+    environment["XLA_FLAGS"] = flags_for_xla(programs)  # with optimisations it takes an hour
     session.run(pytest, *map(str, sorted(found)), *session.posargs, env=environment, external=True)
 
 
