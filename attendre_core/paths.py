@@ -19,7 +19,7 @@ def user_path(path: str | Path) -> Path:
     --------
     >>> user_path("~/texts").is_absolute()
     True
-    >>> user_path("~nobody-of-this-name/text")
+    >>> user_path("~nobody-of-this-name/text")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
     ...
     attendre_core.errors.ConfigError: ~nobody-of-this-name/text: there is no user of this name ...

@@ -118,7 +118,7 @@ def read_story(
     >>> story.question, story.fact
     ("Tell me: where is Ben's house?", 'By the library stands the narrow house of Ben.')
     >>> story.right, [p.next_words[0][0] for p in story.trace.policies]
-    ({'MT': 0, 'attendre': 4}, ['harbour', 'library'])
+    ({'MT': 1, 'attendre': 4}, ['harbour', 'library'])
     """
     from attendre_core.evaluation import measure, system
     from attendre_core.evaluation.tasks import Story as StoryTask

@@ -90,7 +90,7 @@ def of_two_processes():
     return [result_of(process) for process in both]
 
 
-def check_reading(found):
+def check_reading(name, found):
     assert found["scale"] > 1
     assert found["difference"] < 1e-5
     assert found["evictions"] > 0
@@ -98,22 +98,25 @@ def check_reading(found):
     assert found["stays placed"]
     shards = 8 if not found["notes"] else 4
     assert found["keys"] == shards * found["local keys"]
-    for name, _ in found["collectives"].items():
-        how, _, shape = name.split(" ")
+    expected = ["2,8", "2,12", "2,8,32"]  # flags, scores, the residual stream
+    if name == "electra":
+        expected.append("2,8,16")  # its embeddings are narrower
+    for told, _ in found["collectives"].items():
+        how, _, shape = told.split(" ")
         # Not only no gathering: XLA can also write a gather as a sum.
-        assert how == "all-reduce", f"{name}: memory or weights are moved"
-        assert shape in ("2,8", "2,12", "2,8,32"), name  # flags, scores, the residual stream
+        assert how == "all-reduce", f"{told}: memory or weights are moved"
+        assert shape in expected, told
 
 
 @pytest.mark.parametrize("name", FIRST)
 def test_a_model_on_a_mesh_keeps_and_computes_the_same(results, name):
-    check_reading(checked(results, f"reading:{name}"))
+    check_reading(name, checked(results, f"reading:{name}"))
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_models_on_a_mesh_keep_and_compute_the_same(more_results, name):
-    check_reading(checked(more_results, f"reading:{name}"))
+    check_reading(name, checked(more_results, f"reading:{name}"))
 
 
 def check_mapped(name, found):
@@ -181,7 +184,7 @@ def test_two_processes_keep_and_compute_what_one_does(of_two_processes):
     for results in of_two_processes:
         assert results["local devices"] == 4
         for name in mesh_program.MODELS:
-            check_reading(checked(results, f"reading:{name}"))
+            check_reading(name, checked(results, f"reading:{name}"))
         for name in ("LFA", "LFU"):
             check_mapped(name, checked(results, f"mapped:{name}"))
         for name in ("llama", "t5"):

@@ -161,10 +161,9 @@ def test_an_interrupted_run_says_that_it_continues(folder, embed, monkeypatch):
         patch.setattr(corpus_embedding.Journal, "append", append)
         code, out, errors = embed("--out", "v.jsonl", "docs")
     assert (code, out) == (130, "")
-    assert errors.splitlines() == [
-        "embedding: 64 documents",
-        "embed: interrupted; what is done is in v.jsonl.journal, and the same command continues.",
-    ]
+    assert errors.splitlines()[-1] == (
+        "embed: interrupted; what is done is in v.jsonl.journal, and the same command continues."
+    )
     code, out, _ = embed("--out", "v.jsonl", "docs")
     assert code == 0
     assert "128 of them were there from an earlier run" in out

@@ -35,9 +35,8 @@ def text_tokens(where: str, model: Model, path: str, count: int, skip: int) -> l
 
 
 def checksum(path: str) -> str:
-    """Return the SHA-256 of a file; empty if the file does not exist."""
-    file = user_path(path)
-    if not file.is_file():
+    """Return the SHA-256 of a file; empty if there is no path or no such file."""
+    if not path or not (file := user_path(path)).is_file():
         return ""
     with file.open("rb") as opened:
         return hashlib.file_digest(opened, "sha256").hexdigest()
