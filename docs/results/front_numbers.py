@@ -46,7 +46,7 @@ def _text() -> str:
     if gap is None:
         raise LookupError(f"{facts.name}: the two systems share no items")
     return (
-        f"- **Perplexity {bounded}**, against {recent} with sinks and recent tokens in as many "
+        f"- **Perplexity {bounded}**, against {recent} for sinks and recent tokens with as many "
         f"entries, and {full} with full attention: SmolLM2-135M reads War and Peace through "
         f"{ours.mean('entries'):.0f} entries per layer (`{_OURS}`, M = {_SIZE}). *But:* "
         f"{len(ours.scores)} pieces of {record.identity['piece']} tokens; and where one of "
