@@ -69,6 +69,9 @@ QUICK_XLA = (
 #: All laws run on all backends by default, except in 64-bit mode: shapes and dtypes, ties, and what
 #: compares with the oracle. The long run has all laws there, too.
 SELECTED = {"jax-x64": "contract or oracle or ties", "numpy-numba": "oracle or ties or retrieval"}
+#: Random streams per law by default, where 200 of them take minutes: JAX compiles every operation for
+#: every shape, and array-api-strict checks every call. The long run has 1,000 everywhere.
+STREAMS = {"array_api_strict": 104, "jax": 104, "jax-x64": 104}
 #: Streams in a batch by default: 4 on numpy, so that each law draws 50 memories; more where a call
 #: costs much more than its arithmetic.
 ROWS = {"numpy": 4, "numpy-numba": 4, "array_api_strict": 8, "torch": 8, "jax": 8, "jax-x64": 8}
@@ -231,11 +234,11 @@ def wheel(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 @EACH_BACKEND
 def conformance(session: nox.Session, backend: str) -> None:
-    """Hold one backend against the oracle and all laws (jax-x64: some), 200 random streams each."""
+    """Hold one backend against the oracle and all laws, 104 or 200 random streams each."""
     selected = ("-k", SELECTED[backend]) if backend in SELECTED else ()
     chosen = ("--attendre-rows", str(ROWS[backend]), *selected)
-    programs = shared(session, BACKENDS[backend])
-    run_conformance(session, programs, backend, chosen=chosen, quick=backend[:3] == "jax")
+    programs, quick = shared(session, BACKENDS[backend]), backend.startswith("jax")
+    run_conformance(session, programs, backend, STREAMS.get(backend), chosen, quick=quick)
 
 
 @nox.session(venv_backend="none")

@@ -26,7 +26,7 @@ from attendre_conformance.policies.trials import (
     trial_and_stream,
 )
 from attendre_conformance.policies.watching import garbled_call
-from attendre_conformance.running import to_numpy
+from attendre_conformance.running import compiles, few, to_numpy
 
 pytestmark = [pytest.mark.attendre_profile("laws"), pytest.mark.attendre_policy]
 
@@ -124,11 +124,13 @@ def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> 
     batch, state = trial.shape.batch, trial.start()
     order = data.draw(st.permutations(range(batch)), label="order of the rows")
     row = data.draw(st.integers(0, batch - 1), label="row that is taken alone")
+    # Among copies of itself a row is as good as alone, in arrays for which code is compiled already.
+    alone = [row] * (batch if compiles(backend) else 1)
     rule = "what a policy returns for one row depends on that row alone; reduce over axis -1"
     for chunk in stream.chunks:
         step = trial.step(state, chunk)
         answers = trial.answers(step)
-        for index, how in ((order, "in another order"), ([row], "alone")):
+        for index, how in ((order, "in another order"), (alone, "alone")):
             others = trial.answers(trial.step(rows_of(state, index), chunk.rows(index)))
             for (method, want, matters), (_, got, _) in zip(answers, others, strict=True):
                 what = broken(trial, method, f"gives rows {index} other scores {how}", rule)
@@ -177,7 +179,9 @@ def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) ->
     Specification, reading 16: padding is never counted in a mean or a deviation.
     """
     trial, stream = data.draw(trial_and_stream(backend, (PLAIN, PER_HEAD), 4, max_steps=2))
-    more = data.draw(st.integers(1, 3), label="more padding, and more slots")
+    more = data.draw(
+        st.sampled_from(few(backend, (2, 1, 3))), label="more padding, and more slots"
+    )
     wide = Trial(backend, trial.subject, trial.setting, 4 + more)
     seq = trial.shape.seq
     places = np.sort(
