@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -31,13 +32,25 @@ READS = {
     "embed": ["embed", "text", "--model", "{}", "--out", "vectors.jsonl"],
     "eval": ["eval", "needle", "--model", "{}", "--out", "results"],
     "trace": ["trace", "--model", "{}", "--prompt", "text"],
-    "trace a text": ["trace", "--model", "prefix-lm", "--text", "{}"],
+    "trace a text": ["trace", "--model", "none", "--text", "{}"],
     "bench": ["bench", "--from", "{}"],
+    "tag a text": ["tag", "{}", "--model", "none"],
+    "run a text": ["run", "{}", "--model", "none"],
+    "run a state": ["run", "text", "--model", "none", "--restore", "{}"],
+    "chat about a text": ["chat", "--model", "none", "--file", "{}"],
 }
 WRITES = {
     "demo": ["demo", "--documents", "1", "--policies", "MT", "--picture", "{}"],
     "eval": ["eval", "synthetic", "--model", "prefix-lm", "--limit", "1", "--out", "{}"],
     "trace": ["trace", "--policies", "MT", "--out", "{}"],
+}
+#: Names of results are looked at before the model is.
+WRITES_LATER = {
+    "embed": ["embed", "text", "--model", "none", "--out", "{}"],
+    "tag": ["tag", "text", "--model", "none", "--out", "{}"],
+    "run": ["run", "text", "--model", "none", "--save", "{}"],
+    "bench": ["bench", "--from", "none", "--save", "{}"],
+    "bench a page": ["bench", "--from", "none", "--page", "{}"],
 }
 
 
@@ -53,14 +66,19 @@ def refused(words, capsys):
 @pytest.mark.parametrize("command", READS)
 def test_names_to_read(command, name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused([word.format(name) for word in READS[command]], capsys)
+    (tmp_path / "text").write_text("text")
+    told = refused([word.format(name) for word in READS[command]], capsys)
+    assert re.search("too long|no user of|is empty", told)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("command", WRITES)
-def test_names_to_write(command, name, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [*WRITES.values(), *WRITES_LATER.values()], ids=" ".join)
+def test_names_to_write(words, name, capsys, tmp_path, monkeypatch):
+    """An empty name, as of a variable that is not set, must not throw results away."""
     monkeypatch.chdir(tmp_path)
-    refused([word.format(name) for word in WRITES[command]], capsys)
+    (tmp_path / "text").write_text("text")
+    told = refused([word.format(name) for word in words], capsys)
+    assert re.search("too long|no user of|is empty", told)
 
 
 @pytest.mark.parametrize("command", WRITES)
