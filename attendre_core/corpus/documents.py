@@ -197,7 +197,7 @@ class Documents:
         field = self.field or "text"
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._problem(place, f"not JSON ({error})")
             return
         inner = found.get(field) if isinstance(found, dict) else None
