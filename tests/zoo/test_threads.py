@@ -23,6 +23,7 @@ USES = {
     "copy": lambda stream, folder: stream.copy(),
     "first": lambda stream, folder: stream.first(),
     "probe": lambda stream, folder: stream.probe([1]),
+    "writer": lambda stream, folder: stream.writer(1),
     "next_logits": lambda stream, folder: stream.next_logits(),
     "generate": lambda stream, folder: stream.generate(2),
     "reports": lambda stream, folder: stream.reports(),
