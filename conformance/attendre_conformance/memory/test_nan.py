@@ -318,10 +318,7 @@ def test_huge_numbers_raise_whoever_scores(backend: Any, policy: Any, field: str
         pytest.skip(f"values of {backend.name!r} may not be read, so they are not checked")
     memory = at.KeyValueMemory(4, policy)
     state = memory.init(batch=1, heads=1, head_dim=2, xp=backend)
-    call = "attend" if field == "query" else "insert"
-    said = f"^KeyValueMemory.{call}: {field} has NaN or infinity, or a number of 7e.16 or more, at "
+    name, arrays = ("attend", (query,)) if field == "query" else ("insert", (key, value))
+    said = f"^KeyValueMemory.{name}: {field} has NaN or infinity, or a number of 7e.16 or more, at "
     with pytest.raises(at.errors.NonFiniteError, match=said):
-        if field == "query":
-            memory.attend(state, query)
-        else:
-            memory.insert(state, key, value)
+        getattr(memory, name)(state, *arrays)
