@@ -154,6 +154,7 @@ import numpy as np
 import attendre_core as at
 from attendre_core.errors import StateError
 from attendre_core.cli import main
+from attendre_core.cli.tag_file import SpanFile
 from attendre_core.evaluation import load_tiny
 from attendre_core.evaluation.sweep import Cell, ResultStore
 
@@ -186,6 +187,13 @@ refused(lambda: stream.save("stream"))
 refused(lambda: store.save("store"))
 refused(lambda: host.save("host"))
 refused(lambda: results.append(Cell("MT", 16, 0), [(str(n), {"score": 1.0}) for n in range(999)]))
+results.append(Cell("MT", 16, 0), [("b", {"score": 1.0})])  # there is room for one
+spans = SpanFile(Path("spans"), {"model": "made-up"})
+def tag():
+    with spans, spans.tagging("results.jsonl") as write:
+        for _ in range(9999):
+            write("{}")
+refused(tag)
 assert main(["trace", "--policies", "MT", "--out", "trace"]) == 2
 for name in ("stream", "store", "host"):
     assert Path(name).read_text() == "what was there before"
@@ -201,7 +209,7 @@ def test_a_full_disk(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
     with ResultStore(tmp_path / "results.jsonl", {"task": "made-up"}) as store:
-        assert "a" in store.done(Cell("MT", 16, 0))  # and whatever else was complete
+        assert store.done(Cell("MT", 16, 0)) == {"a", "b"}
 
 
 @linux
