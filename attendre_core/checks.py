@@ -274,12 +274,23 @@ def finite_scores(where: str, score: Array, counted: Array) -> Array:
 
 
 def finite_logits(where: str, logits: Any) -> None:
-    """Refuse logits of a model, in NumPy, of which no label can be chosen."""
+    """Refuse logits of a model, in NumPy, of which nothing can be chosen."""
     if not np.isfinite(logits).all():
-        raise NonFiniteError(
-            f"{where}: a logit is NaN or infinity, expected finite numbers: no label can be "
-            "chosen. Look for such weights in the checkpoint, or take a wider dtype."
-        )
+        raise _not_finite(where, "a logit", ": nothing can be chosen")
+
+
+def finite_results(where: str, name: str, found: Array) -> None:
+    """Refuse NaN or infinity in what a model made of a text, where values may be read."""
+    xp = namespace_of(found)
+    if may_read(found) and not bool(xp.all(xp.isfinite(found))):
+        raise _not_finite(where, name)
+
+
+def _not_finite(where: str, name: str, so: str = "") -> NonFiniteError:
+    return NonFiniteError(
+        f"{where}: {name} is NaN or infinity, expected finite numbers{so}. Look for such weights "
+        "in the checkpoint, or take a wider dtype."
+    )
 
 
 def _first_true(flags: Array) -> tuple[int, ...]:

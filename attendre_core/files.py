@@ -77,12 +77,12 @@ def sync_folder(folder: Path) -> None:
     """Have the names in a folder on disk, where a system knows how."""
     if sys.platform == "win32":
         return
-    number = os.open(folder, os.O_RDONLY)
-    try:
-        with suppress(OSError):  # some file systems cannot
+    with suppress(OSError):  # some file systems cannot, and some folders may only be written to
+        number = os.open(folder, os.O_RDONLY)
+        try:
             os.fsync(number)
-    finally:
-        os.close(number)
+        finally:
+            os.close(number)
 
 
 def _beside(target: Path) -> Path:

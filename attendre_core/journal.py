@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -107,11 +108,14 @@ class Journal:
     def append(self, lines: Iterable[dict[str, Any]]) -> None:
         """Add lines; they are on disk when this returns."""
         text = "".join(json.dumps(line) + "\n" for line in lines).encode()
+        whole = os.fstat(self._file).st_size
         try:
             while text:
                 text = text[os.write(self._file, text) :]
             os.fsync(self._file)
         except OSError as error:
+            with suppress(OSError):  # or the next line would go on behind half of one
+                os.ftruncate(self._file, whole)
             raise StateError(
                 f"{self.words.where}: {self.path} cannot be written any more ({error.strerror}). "
                 "Earlier results are safe: free some space, and the same command continues from "

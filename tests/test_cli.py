@@ -49,6 +49,15 @@ class TestHelp:
         assert "--backend" in text
         assert "--json" in text
 
+    @pytest.mark.parametrize("words", [[], ["completion"]])
+    def test_the_rest_fits_too(
+        self, words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("COLUMNS", "80")
+        with pytest.raises(SystemExit):
+            main([*words, "--help"])
+        assert max(map(len, capsys.readouterr().out.splitlines())) < 80
+
     @pytest.mark.parametrize("columns", ["60", "80", "200"])
     @pytest.mark.parametrize("command", COMMANDS)
     def test_examples_that_were_wrapped_are_the_same_commands(

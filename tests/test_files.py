@@ -147,3 +147,20 @@ def test_file_and_folder_are_on_disk_before_it_returns(tmp_path: Path) -> None:
         patched.setattr(os, "fsync", fsync)
         write_text(tmp_path / "out", "a")
     assert synced == ["file", "folder"]
+
+
+@posix
+def test_a_folder_that_may_only_be_written_to(tmp_path: Path) -> None:
+    """The file is in its place by then: an error would say that it was not written."""
+    opened = os.open
+
+    def refused(path: object, *rest: int) -> int:
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *rest)  # type: ignore[call-overload, no-any-return]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(os, "open", refused)
+        write_text(tmp_path / "out", "a")
+    assert (tmp_path / "out").read_text() == "a"
+    assert names(tmp_path) == ["out"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 
@@ -31,13 +32,25 @@ READS = {
     "embed": ["embed", "text", "--model", "{}", "--out", "vectors.jsonl"],
     "eval": ["eval", "needle", "--model", "{}", "--out", "results"],
     "trace": ["trace", "--model", "{}", "--prompt", "text"],
-    "trace a text": ["trace", "--model", "prefix-lm", "--text", "{}"],
+    "trace a text": ["trace", "--model", "none", "--text", "{}"],
     "bench": ["bench", "--from", "{}"],
+    "tag a text": ["tag", "{}", "--model", "none"],
+    "run a text": ["run", "{}", "--model", "none"],
+    "run a state": ["run", "text", "--model", "none", "--restore", "{}"],
+    "chat about a text": ["chat", "--model", "none", "--file", "{}"],
 }
 WRITES = {
     "demo": ["demo", "--documents", "1", "--policies", "MT", "--picture", "{}"],
     "eval": ["eval", "synthetic", "--model", "prefix-lm", "--limit", "1", "--out", "{}"],
     "trace": ["trace", "--policies", "MT", "--out", "{}"],
+}
+#: Names of results are looked at before the model is.
+WRITES_LATER = {
+    "embed": ["embed", "text", "--model", "none", "--out", "{}"],
+    "tag": ["tag", "text", "--model", "none", "--out", "{}"],
+    "run": ["run", "text", "--model", "none", "--save", "{}"],
+    "bench": ["bench", "--from", "none", "--save", "{}"],
+    "bench a page": ["bench", "--from", "none", "--page", "{}"],
 }
 
 
@@ -53,14 +66,19 @@ def refused(words, capsys):
 @pytest.mark.parametrize("command", READS)
 def test_names_to_read(command, name, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    refused([word.format(name) for word in READS[command]], capsys)
+    (tmp_path / "text").write_text("text")
+    told = refused([word.format(name) for word in READS[command]], capsys)
+    assert re.search("too long|no user of|is empty", told)
 
 
 @pytest.mark.parametrize("name", NAMES.values(), ids=NAMES)
-@pytest.mark.parametrize("command", WRITES)
-def test_names_to_write(command, name, capsys, tmp_path, monkeypatch):
+@pytest.mark.parametrize("words", [*WRITES.values(), *WRITES_LATER.values()], ids=" ".join)
+def test_names_to_write(words, name, capsys, tmp_path, monkeypatch):
+    """An empty name, as of a variable that is not set, must not throw results away."""
     monkeypatch.chdir(tmp_path)
-    refused([word.format(name) for word in WRITES[command]], capsys)
+    (tmp_path / "text").write_text("text")
+    told = refused([word.format(name) for word in words], capsys)
+    assert re.search("too long|no user of|is empty", told)
 
 
 @pytest.mark.parametrize("command", WRITES)
@@ -136,6 +154,7 @@ import numpy as np
 import attendre_core as at
 from attendre_core.errors import StateError
 from attendre_core.cli import main
+from attendre_core.cli.tag_file import SpanFile
 from attendre_core.evaluation import load_tiny
 from attendre_core.evaluation.sweep import Cell, ResultStore
 
@@ -168,6 +187,13 @@ refused(lambda: stream.save("stream"))
 refused(lambda: store.save("store"))
 refused(lambda: host.save("host"))
 refused(lambda: results.append(Cell("MT", 16, 0), [(str(n), {"score": 1.0}) for n in range(999)]))
+results.append(Cell("MT", 16, 0), [("b", {"score": 1.0})])  # there is room for one
+spans = SpanFile(Path("spans"), {"model": "made-up"})
+def tag():
+    with spans, spans.tagging("results.jsonl") as write:
+        for _ in range(9999):
+            write("{}")
+refused(tag)
 assert main(["trace", "--policies", "MT", "--out", "trace"]) == 2
 for name in ("stream", "store", "host"):
     assert Path(name).read_text() == "what was there before"
@@ -183,7 +209,7 @@ def test_a_full_disk(tmp_path):
     assert result.returncode == 0, result.stderr
     assert "Traceback" not in result.stderr
     with ResultStore(tmp_path / "results.jsonl", {"task": "made-up"}) as store:
-        assert "a" in store.done(Cell("MT", 16, 0))  # and whatever else was complete
+        assert store.done(Cell("MT", 16, 0)) == {"a", "b"}
 
 
 @linux

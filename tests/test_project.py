@@ -90,6 +90,14 @@ def test_the_workflow_calls_sessions_that_exist():
     assert workflow["permissions"] == {"contents": "read"}
 
 
+def test_the_pythons_that_are_named_are_tested():
+    named = re.findall(r"Python :: (3\.\d+)", "\n".join(PROJECT["classifiers"]))
+    matrix = yaml_of(".github/workflows/ci.yml")["jobs"]["nox"]["strategy"]["matrix"]
+    tested = {*matrix["python"], *(each["python"] for each in matrix["include"])}
+    assert set(named) == tested
+    assert PROJECT["requires-python"] == f">={min(named, key=lambda version: int(version[2:]))}"
+
+
 def test_issue_templates_are_forms():
     forms = sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
     for form in forms:

@@ -57,12 +57,14 @@ def found() -> list[Switch]:
             ),
         ]  # fmt: skip
     with suppress(ModuleNotFoundError):
-        foreign, retrieval = (
-            importlib.import_module(f"attendre_jax.{name}") for name in ("foreign", "retrieval")
+        foreign, heads, retrieval = (
+            importlib.import_module(f"attendre_jax.{name}")
+            for name in ("foreign", "heads", "retrieval")
         )
-        switches.append(
-            Switch("approx_max_k", retrieval.approx_max_k, retrieval._RECALL.get, (0.5, 0.9))
-        )
+        switches += [
+            Switch("approx_max_k", retrieval.approx_max_k, retrieval._RECALL.get, (0.5, 0.9)),
+            Switch("head_axis", heads.head_axis, heads._AXIS.get, ("model", ("a", "b"))),
+        ]
         if importlib.util.find_spec("numba"):
             switches.append(
                 Switch("jax machine_code", lambda _: foreign.machine_code(), foreign._WANTED.get,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import add_command, print_json, whole_number
@@ -100,18 +99,20 @@ def run(arguments: argparse.Namespace) -> None:
     for name in arguments.backend:
         if name not in LIBRARIES:
             raise ConfigError(f"bench: backend is {name!r}, expected {' or '.join(LIBRARIES)}.")
+    # Wrong names are reported before anything is measured.
+    save = None if arguments.save is None else user_path(arguments.save)
+    target = None if arguments.page is None else user_path(arguments.page)
     if arguments.source is not None:
         results = Results.load(user_path(arguments.source))
         if arguments.row:
             results = results.updated(_measured(arguments))
-        elif not arguments.json and not arguments.page:
+        elif not arguments.json and target is None:
             print(markdown(results.figures), end="")
     else:
         results = _measured(arguments)
-    if arguments.save:
-        results.save(arguments.save)
-    if arguments.page:
-        target = Path(arguments.page)
+    if save is not None:
+        results.save(save)
+    if target is not None:
         picture = target.with_suffix(".svg")
         write_text(target, page(results, picture.name))
         write_text(picture, chart(results.figures))

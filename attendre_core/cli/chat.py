@@ -7,7 +7,6 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from attendre_core.cli.arguments import (
@@ -19,6 +18,7 @@ from attendre_core.cli.arguments import (
 )
 from attendre_core.cli.terminal import Terminal, standard_input
 from attendre_core.errors import ConfigError, StateError
+from attendre_core.paths import user_path
 
 if TYPE_CHECKING:
     from attendre_core.zoo.answer import Answer
@@ -110,14 +110,14 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _started(arguments: argparse.Namespace, model: Model, template: str | None) -> Chat:
-    if arguments.restore:
+    if arguments.restore is not None:
         given = ("system", "pin_system", "template")
         for name in (n for n in given if getattr(arguments, n)):
             raise ConfigError(
                 f"chat: --{name.replace('_', '-')} does not go with --restore: a saved "
                 "conversation has its own."
             )
-        return model.restore_chat(arguments.restore)
+        return model.restore_chat(user_path(arguments.restore))
     try:
         return model.chat(arguments.system, pin_system=arguments.pin_system, template=template)
     except ConfigError as error:
@@ -131,7 +131,7 @@ def _started(arguments: argparse.Namespace, model: Model, template: str | None) 
 
 def _contents(option: str, path: str) -> str:
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
+        return user_path(path).read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise ConfigError(f"chat: --{option} {path} cannot be read ({error.strerror}).") from error
 

@@ -19,6 +19,7 @@ from attendre_core.cli.arguments import (
 )
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError, StateError
+from attendre_core.paths import user_path
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.pooling import POOLINGS
 
@@ -71,9 +72,7 @@ def add_to(commands: Any) -> None:
         "paths", nargs="+", metavar="PATH", help="a file, a folder, or - for standard input"
     )
     parser.add_argument("--model", required=True, metavar="PATH", help="the checkpoint")
-    parser.add_argument(
-        "--out", required=True, metavar="FILE", type=Path, help="FILE.parquet or FILE.jsonl"
-    )
+    parser.add_argument("--out", required=True, metavar="FILE", help="FILE.parquet or FILE.jsonl")
     add_tokenizer(parser)
     add_memory(
         parser,
@@ -110,7 +109,7 @@ def run(arguments: argparse.Namespace) -> None:
     from attendre_core.corpus.embedding import journal_of
     from attendre_core.zoo import load
 
-    out: Path = arguments.out
+    out = user_path(arguments.out)
     table_writer(out)
     if not out.parent.is_dir():
         raise ConfigError(f"embed: there is no folder {out.parent} to write {out.name} into.")

@@ -104,6 +104,9 @@ def run(arguments: argparse.Namespace) -> None:
     from attendre_core.zoo.tokenizers.around import around
 
     text = _text(arguments)
+    # A wrong name is reported before a long text is read.
+    save = None if arguments.save is None else user_path(arguments.save)
+    restore = None if arguments.restore is None else user_path(arguments.restore)
     model = load(
         arguments.model,
         memory=arguments.memory,
@@ -114,15 +117,15 @@ def run(arguments: argparse.Namespace) -> None:
     )
     before, after = around(model.require_tokenizer("run"))
     tokens = model.tokens(text, special=False)
-    if not arguments.restore:
+    if restore is None:
         tokens = before + tokens
     cut = len(tokens) if arguments.limit is None else min(arguments.limit, len(tokens))
     if not cut:
         raise ConfigError(f"run: {arguments.file} has no text, expected at least one token.")
-    stream = model.restore(arguments.restore) if arguments.restore else _stream(model)
+    stream = _stream(model) if restore is None else model.restore(restore)
     _read(stream, tokens[:cut])
-    if arguments.save:
-        stream.save(arguments.save)
+    if save is not None:
+        stream.save(save)
     if after and cut == len(tokens):
         stream.feed(after)
     written = _write(arguments, model, stream)

@@ -22,6 +22,7 @@ from attendre_core.cli.arguments import (
 from attendre_core.cli.tag_file import SpanFile
 from attendre_core.cli.terminal import Terminal
 from attendre_core.errors import ConfigError
+from attendre_core.paths import user_path
 from attendre_core.progress import progress_bar
 from attendre_core.zoo.spans import Aggregation, Span
 
@@ -97,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Tag every file and print a summary."""
     from attendre_core.zoo import pipeline
 
-    out = None if arguments.out is None else Path(arguments.out)
+    out = None if arguments.out is None else user_path(arguments.out)
     files, binary = _files(arguments.files, out)
     tagger = pipeline(
         "token-classification",
@@ -156,7 +157,7 @@ def _files(given: list[str], out: Path | None) -> tuple[list[str], int]:
     found: list[str] = []
     binary = 0
     for name in given:
-        path = Path(name)
+        path = user_path(name)
         if name == "-":
             if out is not None:
                 raise ConfigError(
@@ -170,7 +171,7 @@ def _files(given: list[str], out: Path | None) -> tuple[list[str], int]:
             binary += len(inside) - len(texts)
             found += texts
         elif os.access(path, os.R_OK):
-            found.append(name)
+            found.append(str(path) if name.startswith("~") else name)
         else:
             problem = "cannot be read" if path.exists() else "does not exist"
             raise ConfigError(f"tag: {name} {problem}, expected a file, a folder, or -.")

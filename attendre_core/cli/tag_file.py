@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -67,7 +67,8 @@ class SpanFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._file.close()
+        with suppress(OSError):  # what is done is on disk; the rest is written again
+            self._file.close()
 
     def done(self, name: str) -> bool:
         """Whether a file is done; if it has changed since, say so."""

@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
+from attendre_core.paths import user_path
+
 __all__ = ["Document", "Documents", "Note"]
 
 #: The first bytes of a file, in which a NUL says that it is no text.
@@ -127,7 +129,7 @@ class Documents:
         """Yield the files, each once, and whether the caller named it."""
         seen = set(self.without)
         for path in self.paths:
-            place = Path(path)
+            place = user_path(path)
             if str(path) == "-":
                 yield "-", True
             elif place.is_dir():
@@ -195,7 +197,7 @@ class Documents:
         field = self.field or "text"
         try:
             found = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._problem(place, f"not JSON ({error})")
             return
         inner = found.get(field) if isinstance(found, dict) else None

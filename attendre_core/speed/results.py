@@ -100,15 +100,15 @@ class Results:
         """Read a file written by `save`."""
         try:
             content = json.loads(Path(path).read_text(encoding="utf-8"))
-            records = content["figures"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return cls(
+                tuple(figure_of(record) for record in content["figures"]),
+                content.get("environment", {}), content.get("remarks", {}),
+                content.get("counts", {}),
+            )  # fmt: skip
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise ConfigError(
                 f"bench: {path} holds no results ({error}). Create it with attendre bench --save."
             ) from error
-        return cls(
-            tuple(figure_of(record) for record in records),
-            content.get("environment", {}), content.get("remarks", {}), content.get("counts", {}),
-        )  # fmt: skip
 
 
 def _processor() -> str:

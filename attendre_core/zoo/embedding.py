@@ -82,6 +82,8 @@ def embed(
             pooled = normalized(pooled) if normalize else pooled
             for place, number in enumerate(batch):
                 vectors[number] = pooled[place, : len(wanted[number]), :]
+                name = f"a number in the vector of document {number}"
+                checks.finite_results(where, name, vectors[number])
     finally:
         bar.close()
     results = [vectors[number] for number in range(len(rows))]

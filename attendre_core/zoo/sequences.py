@@ -97,6 +97,7 @@ def rerank(
     xp = model.backend.xp
     scores = xp.concat(logits, axis=0)[:, -1]
     scores = xp.take(scores, model.array(np.argsort(order)), axis=0)
+    checks.finite_results(where, "a score", scores)
     return scores[0] if single else scores
 
 

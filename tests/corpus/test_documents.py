@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from attendre_core.corpus import Document, Documents
+from attendre_core.errors import ConfigError
 
 
 @pytest.fixture
@@ -108,3 +109,12 @@ def test_a_file_name_may_be_any_bytes(folder):
         file.write("Here.")
     (document,) = (d for d in Documents(["docs"]) if d.text == "Here.")
     assert document.name == "docs/\N{REPLACEMENT CHARACTER}.txt"
+
+
+def test_an_empty_name_is_not_the_current_folder(tmp_path, monkeypatch):
+    """As of a variable that is not set; it would read whatever is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("private")
+    with pytest.raises(ConfigError, match="is empty. Write '.'"):
+        list(Documents([""]))
+    assert [document.name for document in Documents(["."])] == ["a.txt"]

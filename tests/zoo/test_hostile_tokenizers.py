@@ -138,6 +138,43 @@ def test_steps_that_fill_the_memory_are_refused(tmp_path: Path, where: str, litt
         FastTokenizer.from_file(written(tmp_path, **{where: matches_nothing}))
 
 
+def template(single: list[dict[str, Any]], ids: int = 1) -> dict[str, Any]:
+    special = {"id": "[X]", "ids": [0] * ids, "tokens": ["a"] * ids}
+    return {"type": "TemplateProcessing", "single": single, "pair": [TEXT, {"Sequence": OTHER}],
+            "special_tokens": {"[X]": special}}  # fmt: skip
+
+
+OTHER = {"id": "B", "type_id": 0}
+TEXT = {"Sequence": {"id": "A", "type_id": 0}}
+MARK = {"SpecialToken": {"id": "[X]", "type_id": 0}}
+
+
+@pytest.mark.parametrize(
+    "processor",
+    [
+        template([TEXT] * 10_000),
+        template([MARK] * 3000 + [TEXT], ids=3000),
+        {"type": "Sequence", "processors": [template([TEXT, TEXT])] * 20},
+    ],
+    ids=["copies of the text", "special tokens", "copies of copies"],
+)
+def test_templates_that_fill_the_memory_are_refused(
+    tmp_path: Path, processor: dict[str, Any], little_memory: Any
+) -> None:
+    """Some kilobytes make millions of tokens of every text, and the library aborts."""
+    with pytest.raises(at.CheckpointError, match=r"post_processor .* may make \d+ tokens"):
+        FastTokenizer.from_file(written(tmp_path, post_processor=processor))
+
+
+def test_templates_of_honest_files_are_not(tmp_path: Path) -> None:
+    first = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    processors = [first, template([MARK, TEXT, MARK], ids=2)]
+    found = FastTokenizer.from_file(
+        written(tmp_path, post_processor={"type": "Sequence", "processors": processors})
+    )
+    assert len(found.encode("a")) == 5
+
+
 def test_steps_of_honest_files_are_not(tmp_path: Path) -> None:
     steps = [{"type": "Prepend", "prepend": "\u2581"}, replacing(" ", "\u2581"), {"type": "NFKC"}]
     found = FastTokenizer.from_file(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -183,3 +184,14 @@ def test_mistakes_are_explained(labels, memory, given, said, folder):
 def test_a_model_without_a_head_says_what_to_do():
     with pytest.raises(at.errors.ConfigError, match=r"no head.*model\.embed"):
         load_tiny("prefix-lm").rerank([1], [[2]])
+
+
+def test_a_score_that_is_no_number_is_refused(folder, tmp_path):
+    """It would be sorted anywhere."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    place = shutil.copytree(folder(1)[0], tmp_path / "broken")
+    tensors = numpy_files.load_file(place / "model.safetensors")
+    tensors["classifier.weight"][0, 0] = np.nan
+    numpy_files.save_file(tensors, place / "model.safetensors")
+    with pytest.raises(at.errors.NonFiniteError, match=r"Model\.rerank: a score is NaN"):
+        at.load(place).rerank(QUERY, DOCUMENTS)

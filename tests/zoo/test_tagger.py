@@ -333,6 +333,19 @@ def test_text_classification_equals_transformers(folder_of):
         assert mine([]) == []
 
 
+@pytest.mark.parametrize("kind", ["TokenClassification", "SequenceClassification"])
+def test_no_label_is_chosen_among_nan(folder_of, kind):
+    """Not the first label, which is the place of the largest among NaN."""
+    numpy_files = pytest.importorskip("safetensors.numpy")
+    folder = folder_of(["first", "second", "third"], kind)
+    tensors = numpy_files.load_file(folder / "model.safetensors")
+    tensors["classifier.bias"][1] = float("nan")
+    numpy_files.save_file(tensors, folder / "model.safetensors")
+    task = "ner" if kind == "TokenClassification" else "text-classification"
+    with pytest.raises(at.errors.NonFiniteError, match="a logit is NaN.*nothing can be chosen"):
+        at.pipeline(task, folder)(TEXTS[0])
+
+
 def test_many_texts_are_classified_in_batches(folder_of, monkeypatch):
     classifier = at.pipeline(
         "text-classification", folder_of(["bad", "good"], "SequenceClassification")

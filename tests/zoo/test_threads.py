@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+import attendre_core as at
 from attendre_core.errors import StateError
 from attendre_core.evaluation import load_tiny
 from attendre_core.zoo.alone import Alone
@@ -23,6 +24,7 @@ USES = {
     "copy": lambda stream, folder: stream.copy(),
     "first": lambda stream, folder: stream.first(),
     "probe": lambda stream, folder: stream.probe([1]),
+    "writer": lambda stream, folder: stream.writer(1),
     "next_logits": lambda stream, folder: stream.next_logits(),
     "generate": lambda stream, folder: stream.generate(2),
     "reports": lambda stream, folder: stream.reports(),
@@ -145,3 +147,17 @@ def test_a_guard_is_copied_open():
     guard = Alone("Stream")
     with guard, pickle.loads(pickle.dumps(guard)), ThreadPoolExecutor(1) as pool:
         pool.submit(pickle.loads(pickle.dumps(guard)).__enter__).result()
+
+
+def test_chats(chat_folder, tmp_path):
+    chat = at.load(chat_folder, memory=64).chat()
+    uses = (
+        lambda: chat.send("more", 1), lambda: chat.read("more"), chat.fork,
+        lambda: chat.save(tmp_path / "chat"),
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as pool, chat._alone:
+        for use in uses:
+            with pytest.raises(StateError, match="Chat: another thread"):
+                pool.submit(use).result()
+    assert not chat.messages
+    assert not (tmp_path / "chat").exists()

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.tasks.document import Document
@@ -74,7 +75,8 @@ def measure(
         watched = WatchedStream(model, memory, lengths)
         watched.stream.feed(read)
         _, logits = watched.stream.writer(1)
-        likeliest = model.backend.to_numpy(logits).argmax(axis=-1)
-        right[chosen] = likeliest == answers[chosen]
+        logits = model.backend.to_numpy(logits)
+        checks.finite_logits("measure", logits)
+        right[chosen] = logits.argmax(axis=-1) == answers[chosen]
         admitted[chosen], present[chosen] = watched.admitted, watched.present
     return Outcome(right, admitted, present)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import System
 from attendre_core.evaluation.oracle import FullReads
@@ -201,6 +202,7 @@ def continued(
     every = np.ones(len(scores), dtype=bool)
     columns = []
     for step in range(count):
+        checks.finite_logits("eval continuation", scores)
         scores[:, list(model.end)] = -np.inf
         columns.append(choose(scores))
         if step + 1 < count:

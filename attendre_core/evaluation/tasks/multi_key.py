@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,7 +117,10 @@ def read_records(path: str | Path) -> Iterator[tuple[list[tuple[str, str]], str]
                 if key not in dict(records):
                     raise ValueError(f"{key} is not among the records")
                 yield records, key
-    except (EOFError, KeyError, OSError, TypeError, ValueError) as error:
+    except (
+        *(EOFError, KeyError, OSError, TypeError, ValueError),
+        *(RecursionError, zlib.error),
+    ) as error:
         raise ConfigError(
             f"eval multi-key: {file} cannot be read ({error!r}). Expected JSON lines with "
             "ordered_kv_records and key."

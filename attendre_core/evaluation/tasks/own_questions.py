@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -100,7 +101,7 @@ def read_questions(path: str | Path) -> list[OwnQuestion]:
     try:
         raw = file.read_bytes()
         text = (gzip.decompress(raw) if file.suffix == ".gz" else raw).decode("utf-8-sig")
-    except (EOFError, OSError, ValueError) as error:
+    except (EOFError, OSError, ValueError, zlib.error) as error:
         raise ConfigError(
             f"{_WHERE}: {file} cannot be read as UTF-8 text ({error}). {_EXPECTED}."
         ) from error

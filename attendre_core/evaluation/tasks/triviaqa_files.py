@@ -50,7 +50,14 @@ def read_triviaqa(
     if not file.is_file():
         raise ConfigError(f"{_WHERE}: there is no file {file}. Give the questions with --data.")
     examples = _from_lines(file) if file.suffix == ".jsonl" else _official(file, evidence)
-    limited = list(islice(examples, limit))
+    try:
+        limited = list(islice(examples, limit))
+    except ConfigError:
+        raise
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{_WHERE}: {file} is not a TriviaQA file ({repr(error)[:200]}). Download it again."
+        ) from error
     if not limited:
         raise ConfigError(f"{_WHERE}: {file} has no questions, expected at least one.")
     seen: Counter[str] = Counter()
@@ -101,8 +108,8 @@ def _official(file: Path, evidence: str | Path | None) -> Iterator[Example]:
             answer = entry["Answer"]
             # The official evaluation also accepts the answers that people gave.
             more = answer.get("HumanAnswers", [])
-            answers = tuple(dict.fromkeys([answer["Value"], *answer["Aliases"], *more]))
-            name, question = entry["QuestionId"], entry["Question"]
+            answers = tuple(map(str, dict.fromkeys([answer["Value"], *answer["Aliases"], *more])))
+            name, question = str(entry["QuestionId"]), str(entry["Question"])
         except (AttributeError, KeyError, TypeError) as error:
             raise ConfigError(
                 f"{_WHERE}: an entry of {file} has no {error}. Files without answers (the test "

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from attendre_core import checks
 from attendre_core.errors import ConfigError
 from attendre_core.evaluation.controls import system
 from attendre_core.evaluation.tracing.record import PolicyTrace, TextTrace
@@ -120,6 +121,7 @@ def _next_words(model: Model, stream: Stream, naming: Naming) -> tuple[tuple[str
     if model.architecture.kind == "encoder":
         return ()
     logits = np.asarray(model.backend.to_numpy(stream.next_logits()), dtype=np.float64)[0]
+    checks.finite_logits("trace", logits)
     share = np.exp(log_softmax(logits))
     best = np.argsort(-share, kind="stable")[:_NEXT]
     words = [one_line(naming([int(token)])[0]) or f"token {token}" for token in best]

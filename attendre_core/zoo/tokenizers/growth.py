@@ -18,8 +18,8 @@ from attendre_core.zoo.tokenizers.patterns import check_pattern
 
 __all__ = ["MOST", "check_growth", "check_pieces", "growth_of_characters"]
 
-#: Bytes that may become of one. The tables of SentencePiece have 33 for one ligature, and
-#: replacing a space takes another 3.
+#: Bytes, or tokens, that may become of one. The tables of SentencePiece have 33 for one ligature,
+#: and replacing a space takes another 3.
 MOST = 128
 #: Characters of a piece. The longest that we know are runs of white space, of about 500.
 _LONGEST = 2**13
@@ -31,14 +31,14 @@ _LONGEST_WORD = 1000
 #: Bytes that become of one by steps without a text of their own: a byte becomes a character, a
 #: space a mark.
 _OWN_GROWTH = {"ByteLevel": 2, "Metaspace": 4}
-_SEQUENCES = ("normalizers", "pretokenizers", "decoders")
+_SEQUENCES = ("normalizers", "pretokenizers", "processors", "decoders")
 #: Kinds of fields in protobuf: bytes, and those of fixed length.
 _BYTES, _FIXED = 2, {1: 8, 5: 4}
 
 
 def check_growth(inner: Any) -> None:
     """Refuse a tokenizer of the package tokenizers that makes much more of a text than there is."""
-    for name in ("normalizer", "pre_tokenizer", "decoder"):
+    for name in ("normalizer", "pre_tokenizer", "post_processor", "decoder"):
         part = getattr(inner, name)
         if part is None:
             continue
@@ -56,7 +56,8 @@ def check_growth(inner: Any) -> None:
                 check_pattern(each["pattern"]["Regex"])
         if growth > MOST:
             raise CheckpointError(
-                f"the {name} of the tokenizer may make {growth} bytes of one, expected at most "
+                f"the {name} of the tokenizer may make {growth} "
+                f"{'tokens' if name == 'post_processor' else 'bytes'} of one, expected at most "
                 f"{MOST}: a text would fill all memory. Use another tokenizer."
             )
     longest = getattr(inner.model, "max_input_chars_per_word", 0)
@@ -129,7 +130,7 @@ def _steps(step: Any) -> Iterator[dict[str, Any]]:
 
 
 def _growth(step: dict[str, Any]) -> int:
-    """Return a bound on how many bytes become of one, by the JSON of a step."""
+    """Return a bound on how many bytes, or tokens, become of one, by the JSON of a step."""
     kind = step.get("type")
     if kind == "Replace":
         pattern, content = step.get("pattern") or {}, len(str(step.get("content")).encode())
@@ -138,6 +139,12 @@ def _growth(step: dict[str, Any]) -> int:
         return max(-(-content // taken), 1) if taken else content + 1
     if kind == "Prepend":
         return 1 + len(str(step.get("prepend", "")).encode())
+    if kind == "TemplateProcessing":
+        counts = {name: len(each["ids"]) for name, each in step["special_tokens"].items()}
+        return max(
+            sum(counts.get(part.get("SpecialToken", {}).get("id"), 1) for part in step[texts])
+            for texts in ("single", "pair")
+        )
     if kind == "Precompiled":
         return growth_of_characters(base64.b64decode(step.get("precompiled_charsmap") or ""))
     if "" in (step.get("suffix"), step.get("word_delimiter_token")):

@@ -305,3 +305,20 @@ def with_chunk(stream: Stream, step: int, chunk: Any) -> Stream:
     chunks = list(stream.chunks)
     chunks[step] = chunk
     return Stream(stream.shape, tuple(chunks), stream.exact)
+
+
+@pytest.mark.parametrize("field", ["key", "value", "query"])
+@pytest.mark.parametrize("policy", [at.FIFO(), at.LRU(), at.LFU(), at.LFA()], ids=repr)
+def test_huge_numbers_raise_whoever_scores(backend: Any, policy: Any, field: str) -> None:
+    """Policies that never multiply keys refuse them, too, in the same words on every backend."""
+    given = {name: np.ones((1, 2, 1, 2), dtype=np.float32) for name in ("key", "value", "query")}
+    given[field][0, 1, 0, 0] = HUGE
+    key, value, query = (backend.from_numpy(array) for array in given.values())
+    if not backend.is_concrete(key):
+        pytest.skip(f"values of {backend.name!r} may not be read, so they are not checked")
+    memory = at.KeyValueMemory(4, policy)
+    state = memory.init(batch=1, heads=1, head_dim=2, xp=backend)
+    name, arrays = ("attend", (query,)) if field == "query" else ("insert", (key, value))
+    said = f"^KeyValueMemory.{name}: {field} has NaN or infinity, or a number of 7e.16 or more, at "
+    with pytest.raises(at.errors.NonFiniteError, match=said):
+        getattr(memory, name)(state, *arrays)
