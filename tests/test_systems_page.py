@@ -91,9 +91,7 @@ def test_the_table_of_training_is_that_of_the_record() -> None:
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     table = [line for line in PAGE.splitlines() if re.match(r"\| [^|]+ \| (torch|jax) \|", line)]
     assert table == list(trained(lines))
-    for line in lines:
-        if line["backend"] == "torch":  # all threads added up: no longer on two cores
-            assert line["seconds"] < 180
+    assert all(line["seconds"] < 180 for line in lines)  # of all threads
 
 
 def trained(lines: list[dict[str, Any]]) -> Iterator[str]:
@@ -121,22 +119,26 @@ def trained(lines: list[dict[str, Any]]) -> Iterator[str]:
 
 def test_learned_figures_are_those_of_the_record() -> None:
     lines = (ROOT / "docs/results/learned_memories.jsonl").read_text(encoding="utf-8").splitlines()
-    torch, jax, *_ = (json.loads(line)["right"] for line in lines)
+    shares: dict[str, dict[str, str]] = {"torch": {}, "jax": {}}
+    for line in map(json.loads, lines):
+        shares[line["backend"]] |= {
+            name: f"{100 * right.count('1') / len(right):.1f} %"
+            for name, right in line["right"].items()
+        }
     rows = {row[0].split(" (")[0]: row[3] for row in ROWS}
     shown = {
-        "Expire-Span": (
-            torch,
-            ("Expire-Span, before", "Expire-Span, after", "KeyDiff, 16 entries"),
-        ),
-        "dynamic context pruning": (torch, ("context pruning, before", "context pruning, after")),
-        "MART": (torch, ("slots of MART, before", "slots of MART, after", "the last chunk alone")),
+        "Expire-Span": ("Expire-Span, before", "Expire-Span, after", "KeyDiff, 16 entries"),
+        "dynamic context pruning": ("context pruning, before", "context pruning, after"),
+        "Memformer": ("slots of Memformer, before", "slots of Memformer, after"),
+        "Token Turing Machine": ("slots of TokenTuring, before", "slots of TokenTuring, after"),
+        "MART": ("slots of MART, before", "slots of MART, after", "the last chunk alone"),
+        "ICAE": ("slots of ICAE, before", "slots of ICAE, after"),
     }
-    for system, (right, names) in shown.items():
+    for system, names in shown.items():
         for name in names:
-            share = right[name].count("1") / len(right[name])
-            assert f"{100 * share:.1f} %" in rows[system], (system, name, share)
-    share = jax["context pruning, after"].count("1") / 400
-    assert f"{100 * share:.1f} % (JAX)" in rows["dynamic context pruning"]
+            assert shares["torch"][name] in rows[system], (system, name)
+    share = shares["jax"]["context pruning, after"]
+    assert f"{share} (JAX)" in rows["dynamic context pruning"]
 
 
 def test_figures_of_negatives_are_those_of_the_record() -> None:
