@@ -35,6 +35,7 @@ rows:
   10  a layer of memorizing-transformers-pytorch
   11  reading 64k tokens both ways
   12  AttendreCache: prefill of 8k tokens
+  13  embedding 4k and 16k tokens
 
 Peers are measured if they are installed; otherwise the row says how to install them:
 transformers (row 13), with accelerate and gguf (8, 9, 12), xllamacpp (8, 9), kvpress (9),
