@@ -69,8 +69,8 @@ QUICK_XLA = (
 #: All laws run on all backends by default, except in 64-bit mode: shapes and dtypes, ties, and what
 #: compares with the oracle. The long run has all laws there, too.
 SELECTED = {"jax-x64": "contract or oracle or ties", "numpy-numba": "oracle or ties or retrieval"}
-#: Random streams per law by default, where 200 of them take minutes: JAX compiles every operation for
-#: every shape, and array-api-strict checks every call. The long run has 1,000 everywhere.
+#: Random streams per law by default, where 200 of them take minutes: JAX compiles every operation
+#: for every shape, and array-api-strict checks every call. The long run has 1,000 everywhere.
 STREAMS = {"array_api_strict": 104, "jax": 104, "jax-x64": 104}
 #: Streams in a batch by default: 4 on numpy, so that each law draws 50 memories; more where a call
 #: costs much more than its arithmetic.

@@ -124,7 +124,7 @@ def test_rows_do_not_influence_each_other(backend: Any, data: st.DataObject) -> 
     batch, state = trial.shape.batch, trial.start()
     order = data.draw(st.permutations(range(batch)), label="order of the rows")
     row = data.draw(st.integers(0, batch - 1), label="row that is taken alone")
-    # Among copies of itself a row is as good as alone, in arrays for which code is compiled already.
+    # Among copies of itself a row is as good as alone, and the code for it is compiled already.
     alone = [row] * (batch if compiles(backend) else 1)
     rule = "what a policy returns for one row depends on that row alone; reduce over axis -1"
     for chunk in stream.chunks:
@@ -179,9 +179,7 @@ def test_amount_of_padding_changes_nothing(backend: Any, data: st.DataObject) ->
     Specification, reading 16: padding is never counted in a mean or a deviation.
     """
     trial, stream = data.draw(trial_and_stream(backend, (PLAIN, PER_HEAD), 4, max_steps=2))
-    more = data.draw(
-        st.sampled_from(few(backend, (2, 1, 3))), label="more padding, and more slots"
-    )
+    more = data.draw(st.sampled_from(few(backend, (2, 1, 3))), label="more padding, and more slots")
     wide = Trial(backend, trial.subject, trial.setting, 4 + more)
     seq = trial.shape.seq
     places = np.sort(
