@@ -112,11 +112,11 @@ TIER_MUTANTS = (
         f"{ORACLE}[tier-chunks]",
     ),
     Mutant(
-        "a refused entry is called evicted",
+        "the first refused entry is not counted as refused",
         FLOW,
         "refused, axes = gone.valid & (gone.arrival >= since), ",
         "refused, axes = gone.valid & (gone.arrival > since), ",
-        f"{LAWS}::test_fifo_tiers_are_one_memory",
+        f"{LAWS}::test_each_tier_counts_what_leaves_it",
     ),
     Mutant(
         "what flows on is numbered as it lies, not as it arrived",
@@ -133,10 +133,10 @@ TIER_MUTANTS = (
         f"{ORACLE}[mean]",
     ),
     Mutant(
-        "an entry that waits is read twice",
+        "decoding holds the first tier twice",
         STATES,
         "parts.append(cut(state, span.stop, state.key.shape[2]))",
         "parts.append(cut(state, span.first, state.key.shape[2]))",
-        f"{LAWS}::test_tiers_lose_nothing",
+        f"{LAWS}::test_decoding_holds_what_was_read_once",
     ),
 )

@@ -191,6 +191,53 @@ def test_fifo_tiers_are_one_memory(backend: Any, data: st.DataObject) -> None:
         assert one == two, f"row {b}: evicted"
 
 
+@law()
+@given(data=st.data())
+def test_each_tier_counts_what_leaves_it(backend: Any, data: st.DataObject) -> None:
+    """Evictions are what left a tier, and refusals what left it in the step in which it came.
+
+    Specification, law-tiers.
+    """
+    cases = few(backend, (FIFO_PAIR, PLAIN[1], PLAIN[6], PLAIN[2]), 2)
+    one, stream = data.draw(case_and_stream(cases), label="case and stream")
+    runner = one.runner(backend)
+    state = runner.init(stream.shape)
+    for chunk in stream.chunks:
+        before = one.memory.tiers(runner.numpy(state))
+        state, _, _ = runner.step(state, chunk)
+        after = one.memory.tiers(runner.numpy(state))
+        for b in range(stream.shape.batch):
+            came = Counter(chunk.position[b][chunk.valid[b]].tolist())
+            for tier, (old, new) in enumerate(zip(before, after, strict=True)):
+                was, now = (Counter(x.position[b][x.valid[b]].tolist()) for x in (old, new))
+                went = came + was - now
+                counted = [
+                    int(getattr(new, name)[b] - getattr(old, name)[b])
+                    for name in ("evictions", "refusals")
+                ]
+                want = [went.total(), (went - was).total()]
+                assert counted == want, f"{one.name}, row {b}, tier {tier}: {counted}, not {want}"
+                came = went
+
+
+@pytest.mark.parametrize("one", [FIFO_PAIR, POOLED[0]], ids=["plain", "compressed"])
+def test_decoding_holds_what_was_read_once(backend: Any, one: TiersCase) -> None:
+    """With room for generated entries, all tiers hold what they held, and attend to the same.
+
+    Specification, law-tiers.
+    """
+    runner = one.runner(backend)
+    stream = seeded(one.shape, np.random.default_rng(3), steps=6, exact=one.exact)
+    state = runner.init(stream.shape)
+    for chunk in stream.chunks:
+        state, _, _ = runner.step(state, chunk)
+    memory, grown = one.memory.decoding(state, 2)
+    assert kept(runner.numpy(grown)) == kept(runner.numpy(state))
+    decoding = replace(one, memory=memory).runner(backend)
+    (_, want), (_, got) = runner.attend(state, chunk), decoding.attend(grown, chunk)
+    comparing.assert_close(runner.numpy(got), runner.numpy(want), f"{one.name}: output")
+
+
 @pytest.mark.parametrize("one", CORE, ids=[one.name for one in CORE])
 def test_saved_tiers_go_on_the_same(backend: Any, one: TiersCase) -> None:
     """A state that goes through plain arrays and back continues as if it had never stopped.
