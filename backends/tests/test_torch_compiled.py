@@ -10,6 +10,7 @@ import attendre_core as at
 torch = pytest.importorskip("torch")
 
 from attendre_torch import AttendreAttention, Streaming, compiled_step  # noqa: E402
+from attendre_torch.constants import constant_in_traces  # noqa: E402
 
 B, S, C = 2, 4, 16
 OPTIONS = {
@@ -56,6 +57,20 @@ def compiled(function, backend="aot_eager"):
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
     return torch.compile(function, fullgraph=True, backend=backend)
+
+
+def test_constants_are_marked_as_pytorch_marks_them():
+    """We set the attribute ourselves, because PyTorch's function imports Dynamo."""
+
+    def own():
+        return 1
+
+    def theirs():
+        return 1
+
+    constant_in_traces(own)
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(own) == vars(theirs) != {}
 
 
 def graphs():
