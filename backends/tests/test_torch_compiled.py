@@ -41,10 +41,12 @@ class Stepping(torch.nn.Module):
         return self.module.step(*args)
 
 
-@pytest.fixture(params=OPTIONS)
-def module(request):
-    module = made(request.param)
+def stepped(name):
+    module = made(name)
     return Stepping(module) if module.delay else module
+
+
+LONG = pytest.mark.thorough
 
 
 def chunks(count):
@@ -77,8 +79,11 @@ def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def test_two_graphs_for_any_number_of_steps(module):
+# `test_streaming_compiles` counts the graphs of what waits.
+@pytest.mark.parametrize("name", ["attends at once", pytest.param("waits", marks=LONG)])
+def test_two_graphs_for_any_number_of_steps(name):
     """One for the start and one for all steps after it, each without a break."""
+    module = stepped(name)
     fast, one, two = compiled(module, "eager"), None, None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -129,7 +134,9 @@ def written_and_read(program):
     return torch.export.load(file).module()
 
 
-def test_a_step_is_exported_with_its_state_outside(module):
+@pytest.mark.parametrize("name", ["waits", pytest.param("attends at once", marks=LONG)])
+def test_a_step_is_exported_with_its_state_outside(name):
+    module = stepped(name)
     parts = chunks(4)
     with torch.no_grad():
         _, state = module(parts[0])
