@@ -92,7 +92,7 @@ def test_command_of_the_package(
         pytest.importorskip(arguments[arguments.index("--backend") + 1])
     (tmp_path / "letters").mkdir()
     for text in TEXTS:
-        (tmp_path / text).write_text("The memory forgot what Ada Lovelace had asked for. " * 20)
+        (tmp_path / text).write_text("The memory forgot what Ada Lovelace had asked for. " * 8)
     (tmp_path / "docs").mkdir()
     (tmp_path / "docs" / "first.txt").write_text("Nobody had asked.")
     (tmp_path / "articles.ndjson").write_text('{"body": "The memory forgot."}\n')

@@ -32,7 +32,15 @@ def late(found: Any, memory: Any, clock: int) -> Any:
 
 
 @pytest.mark.parametrize("present", ["compete", "visible"])
-@pytest.mark.parametrize("policy", [at.FIFO(), at.AttentionSink(2), at.LFA(1e-3)], ids=repr)
+@pytest.mark.parametrize(
+    "policy",
+    [
+        pytest.param(at.FIFO(), marks=pytest.mark.thorough("jax")),
+        pytest.param(at.AttentionSink(2), marks=pytest.mark.thorough("jax")),
+        at.LFA(1e-3),
+    ],
+    ids=repr,
+)
 def test_the_last_entries_are_read_like_the_first(library: Any, policy: Any, present: Any) -> None:
     memory = at.KeyValueMemory(4, policy, present=present)
 

@@ -105,7 +105,7 @@ def test_names_mean_the_same_whatever_was_imported_before() -> None:
     code = """
 import importlib, pkgutil, types
 import attendre_core as at
-for found in pkgutil.walk_packages(at.__path__, "attendre_core."):
+for found in pkgutil.iter_modules(at.__path__, "attendre_core."):
     if "__main__" not in found.name:
         try:
             importlib.import_module(found.name)

@@ -34,6 +34,7 @@ def described(library: Backend, state: Any) -> list[Any]:
     ]
 
 
+@pytest.mark.thorough("jax")  # layers are tested below
 @pytest.mark.parametrize("per_head", [False, True])
 @pytest.mark.parametrize("present", ["compete", "visible"])
 def test_a_memory_like_a_chunk_is_the_one_that_words_describe(
@@ -108,6 +109,7 @@ def test_types_and_devices_are_those_of_the_example() -> None:
     assert {leaf.device.type for leaf in tree_leaves(shown)} == {"meta"}
 
 
+@pytest.mark.thorough("jax")  # where scans need it, and show it
 def test_room_for_a_visible_chunk_is_fixed_from_the_start(library: Backend) -> None:
     memory = at.KeyValueMemory(6, present="visible")
     for chunk, slots in ((3, 9), (None, 6 + 128)):

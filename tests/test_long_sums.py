@@ -54,6 +54,7 @@ def test_float32_keeps_what_float64_keeps(name: str, large: float) -> None:
     assert sum(a != b for a, b in pairwise(short)) > 50, "nothing moved"
 
 
+@pytest.mark.thorough("jax")  # `add_up` alone is compared on it, too (tests/test_kernels.py)
 @pytest.mark.parametrize("library", ["array_api_strict", "torch", "jax"])
 def test_every_library_keeps_the_same(library: str) -> None:
     pytest.importorskip(library)

@@ -90,6 +90,8 @@ def step_of(memory: at.KeyValueMemory) -> Any:
 
 
 class TestState:
+    # JAX compiles each operation by itself: compiled steps show the same in a tenth of the time.
+    @pytest.mark.thorough("jax")
     @pytest.mark.parametrize("per_head", [False, True])
     @pytest.mark.parametrize("present", ["compete", "visible"])
     def test_it_is_carried_from_step_to_step(

@@ -25,6 +25,7 @@ from attendre_torch import (
     sums,
     tables,
 )
+from attendre_torch.constants import constant_in_traces
 from attendre_torch.fused import dispatch
 from attendre_torch.launches import or_else
 from attendre_torch.looking import readable
@@ -33,9 +34,9 @@ from attendre_torch.transforms import transforms
 __all__ = ["backend"]
 
 # Dynamo cannot trace context variables: a trace treats the switches as constants.
-torch.compiler.assume_constant_result(core.generic_only)
-torch.compiler.assume_constant_result(core.machine_code_allowed)
-torch.compiler.assume_constant_result(core.fused_mode)
+constant_in_traces(core.generic_only)
+constant_in_traces(core.machine_code_allowed)
+constant_in_traces(core.fused_mode)
 
 
 def backend() -> Backend:

@@ -25,6 +25,7 @@ from torch.nn.attention.flex_attention import AuxRequest, flex_attention
 from attendre_core.backend import wide
 from attendre_core.ops.bias import DistanceBias
 from attendre_core.ops.pairs import Pairs, Term
+from attendre_torch.constants import constant_in_traces
 from attendre_torch.half import inputs_of
 
 __all__ = ["attend", "use_flex"]
@@ -50,7 +51,7 @@ def use_flex(on: bool) -> Iterator[None]:
         _WANTED.reset(token)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_traces
 def _wanted() -> bool | None:
     return _WANTED.get()
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from attendre_core.backend import wide
 from attendre_core.eager.rounded import rounded_key, rounded_query
 from attendre_core.ops.pairs import Pairs, Term
+from attendre_torch.constants import constant_in_traces
 
 __all__ = ["Inputs", "half_on_cpu", "inputs_of"]
 
@@ -46,7 +47,7 @@ def half_on_cpu() -> Iterator[None]:
         _ON_CPU.reset(token)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_traces
 def _wanted_on_cpu() -> bool:
     return _ON_CPU.get()
 

@@ -25,6 +25,7 @@ from attendre_core.ops.heads import over_heads as _pooled
 from attendre_core.policies import Policy
 from attendre_core.tiers.state import TiersState
 from attendre_core.tiers.tiers import Tiers
+from attendre_torch.constants import constant_in_traces
 
 __all__ = ["HeadGroup", "check_agreement", "current_group", "head_group", "over_heads"]
 
@@ -86,7 +87,7 @@ def current_group() -> HeadGroup | None:
     return _GROUP.get()
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_traces
 def _name_and_size() -> tuple[str, int]:
     """Return those of the group around this call, or around the trace; no name if there is none."""
     group = _GROUP.get()

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attendre_torch.constants import constant_in_traces
+
 __all__ = ["table", "taken_as_inputs"]
 
 #: Where a table may be a constant of any program: nothing has to be copied to the device.
@@ -84,7 +86,7 @@ def _put_together(parts: Iterator[Any]) -> Any:
     return first
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_traces
 def _keep(
     make: Callable[..., Any], dtype: torch.dtype, device: torch.device, count: int, *parts: Any
 ) -> str:

@@ -1,5 +1,7 @@
 """What is true of JAX alone."""
 
+import itertools
+
 import numpy as np
 import pytest
 
@@ -29,9 +31,19 @@ def step_of(memory):
     return step
 
 
-@pytest.mark.parametrize("policy", [at.FIFO(), at.LRU(), at.LRA("max"), at.LFA()], ids=str)
-@pytest.mark.parametrize("present", ["compete", "visible"])
-def test_scan_is_a_loop_over_steps(policy, present):
+POLICIES = [at.FIFO(), at.LRU(), at.LRA("max"), at.LFA()]
+QUICK = [("compete", at.LRU()), ("visible", at.LFA())]
+
+
+@pytest.mark.parametrize(
+    ("present", "policy"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.thorough)
+        for case in itertools.product(["compete", "visible"], POLICIES)
+    ],
+    ids=str,
+)
+def test_scan_is_a_loop_over_steps(present, policy):
     memory = at.KeyValueMemory(M, policy, present=present)
     step = step_of(memory)
     start = memory.init(batch=B, heads=G, head_dim=D, xp=jnp, chunk=S)

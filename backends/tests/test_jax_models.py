@@ -78,7 +78,11 @@ MEMORIES = {
 
 
 @pytest.mark.parametrize(
-    ("name", "scan_layers"), [*((name, True) for name in MEMORIES), ("drain", False)]
+    ("name", "scan_layers"),
+    [
+        *((name, True) for name in MEMORIES),
+        pytest.param("drain", False, marks=pytest.mark.thorough),
+    ],
 )
 def test_logits_are_those_of_the_model(name, scan_layers):
     architecture = MIXED if name in ("full", "drain") else LLAMA

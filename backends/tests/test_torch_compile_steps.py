@@ -88,11 +88,11 @@ READS = ("aten._local_scalar_dense", "aten.nonzero", "aten.masked_select", "aten
 @pytest.mark.parametrize(
     ("top_k", "encoding"),
     [
-        (None, at.NoPosition()),
+        pytest.param(None, at.NoPosition(), marks=pytest.mark.thorough),
         (3, at.RoPE()),
         (None, at.RoPE(scaling=at.YaRN(4.0, 64))),
         (None, at.LMInfinite(6)),
-        (3, at.ALiBi()),
+        pytest.param(3, at.ALiBi(), marks=pytest.mark.thorough),
     ],
 )
 def test_a_program_neither_reads_nor_copies_from_the_host(top_k, encoding, monkeypatch):

@@ -10,6 +10,7 @@ import attendre_core as at
 torch = pytest.importorskip("torch")
 
 from attendre_torch import AttendreAttention, Streaming, compiled_step  # noqa: E402
+from attendre_torch.constants import constant_in_traces  # noqa: E402
 
 B, S, C = 2, 4, 16
 OPTIONS = {
@@ -40,10 +41,12 @@ class Stepping(torch.nn.Module):
         return self.module.step(*args)
 
 
-@pytest.fixture(params=OPTIONS)
-def module(request):
-    module = made(request.param)
+def stepped(name):
+    module = made(name)
     return Stepping(module) if module.delay else module
+
+
+LONG = pytest.mark.thorough
 
 
 def chunks(count):
@@ -58,12 +61,29 @@ def compiled(function, backend="aot_eager"):
     return torch.compile(function, fullgraph=True, backend=backend)
 
 
+def test_constants_are_marked_as_pytorch_marks_them():
+    """We set the attribute ourselves, because PyTorch's function imports Dynamo."""
+
+    def own():
+        return 1
+
+    def theirs():
+        return 1
+
+    constant_in_traces(own)
+    torch.compiler.assume_constant_result(theirs)
+    assert vars(own) == vars(theirs) != {}
+
+
 def graphs():
     return torch._dynamo.utils.counters["stats"]["unique_graphs"]
 
 
-def test_two_graphs_for_any_number_of_steps(module):
+# `test_streaming_compiles` counts the graphs of what waits.
+@pytest.mark.parametrize("name", ["attends at once", pytest.param("waits", marks=LONG)])
+def test_two_graphs_for_any_number_of_steps(name):
     """One for the start and one for all steps after it, each without a break."""
+    module = stepped(name)
     fast, one, two = compiled(module, "eager"), None, None
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -114,7 +134,9 @@ def written_and_read(program):
     return torch.export.load(file).module()
 
 
-def test_a_step_is_exported_with_its_state_outside(module):
+@pytest.mark.parametrize("name", ["waits", pytest.param("attends at once", marks=LONG)])
+def test_a_step_is_exported_with_its_state_outside(name):
+    module = stepped(name)
     parts = chunks(4)
     with torch.no_grad():
         _, state = module(parts[0])

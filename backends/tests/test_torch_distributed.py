@@ -31,7 +31,6 @@ CHECKS = [
     "head_checks:without_the_all_reduce_processes_disagree",
     "head_checks:policies_that_see_one_process_are_refused",
     "head_checks:plain_layers_in_a_group",
-    "head_checks:compiled",
     "head_checks:states_are_saved_by_process",
     "head_checks:what_cannot_be_spread",
     "model_checks:models_with_spread_heads",
@@ -43,6 +42,7 @@ CHECKS = [
 ]
 TRANSFORMERS = ["model_checks:caches_of_transformers"]
 LONG = [
+    "head_checks:compiled",
     "head_checks:compiled_layers_in_a_group",
     "model_checks:more_sharded_parameters",
     "model_checks:mixed_precision",
@@ -56,7 +56,7 @@ def found_of(names: list[str], world: int, factory: pytest.TempPathFactory) -> d
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    return found_of(CHECKS, 2, tmp_path_factory)
+    return found_of(LONG, 2, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
@@ -64,21 +64,28 @@ def four(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
     return found_of([*CHECKS, *LONG, *FOUR], 4, tmp_path_factory)
 
 
-def agreed(said: list[str]) -> None:
-    wrong = [f"process {rank}:\n{one}" for rank, one in enumerate(said) if one != "ok"]
+def agreed(name: str, said: list[str]) -> None:
+    wrong = [f"{name}, process {rank}:\n{one}" for rank, one in enumerate(said) if one != "ok"]
     if wrong:  # those that the others waited for say why
         pytest.fail("\n".join(wrong), pytrace=False)
 
 
-@pytest.mark.parametrize("name", CHECKS)
-def test_two_processes(two, name):
-    agreed(two[name])
+def test_two_processes(tmp_path_factory):
+    """One test, not one for each check: workers that share tests would each start processes."""
+    for name, said in found_of(CHECKS, 2, tmp_path_factory).items():
+        agreed(name, said)
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", LONG)
+def test_two_processes_for_longer(two, name):
+    agreed(name, two[name])
 
 
 @pytest.mark.thorough
 @pytest.mark.parametrize("name", [*CHECKS, *LONG, *FOUR])
 def test_four_processes(four, name):
-    agreed(four[name])
+    agreed(name, four[name])
 
 
 @pytest.mark.thorough
@@ -86,13 +93,13 @@ def test_four_processes(four, name):
 def test_models_of_transformers(world, tmp_path_factory):
     pytest.importorskip("transformers", "5.23")
     (said,) = found_of(TRANSFORMERS, world, tmp_path_factory).values()
-    agreed(said)
+    agreed(TRANSFORMERS[0], said)
 
 
 @pytest.mark.thorough
 def test_generated_code(needs_compiler, tmp_path_factory):
-    (said,) = found_of(["head_checks:compiled_by_inductor"], 2, tmp_path_factory).values()
-    agreed(said)
+    name = "head_checks:compiled_by_inductor"
+    agreed(name, found_of([name], 2, tmp_path_factory)[name])
 
 
 @pytest.mark.thorough

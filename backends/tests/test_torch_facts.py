@@ -42,7 +42,11 @@ def test_every_array_is_made_on_the_device_of_the_state(policy, top_k):
     assert queue.get_all(waiting).data[0].device.type == "meta"
 
 
-@pytest.mark.parametrize("policy", POLICIES, ids=lambda p: type(p).__name__)
+@pytest.mark.parametrize(
+    "policy",
+    [*POLICIES[1::2], *(pytest.param(one, marks=pytest.mark.thorough) for one in POLICIES[::2])],
+    ids=lambda p: type(p).__name__,
+)
 def test_one_graph_for_any_number_of_steps(policy):
     memory = at.KeyValueMemory(M, policy)
     step = step_of(memory)

@@ -120,10 +120,14 @@ def of_all_pairs(shapes, slots):
     return [s for s in shapes if slots in s[-2:] and {S, S * H // G} & set(s[-2:])]
 
 
+LONG = pytest.mark.thorough
+
+
+@pytest.mark.parametrize("present", ["visible", pytest.param("compete", marks=LONG)])
 @pytest.mark.parametrize(
-    "present", ["visible", pytest.param("compete", marks=pytest.mark.thorough)]
+    "policy",
+    ["LRA-sum", "LRA-last", *(pytest.param(x, marks=LONG) for x in ("LRA-mean", "LFA"))],
 )
-@pytest.mark.parametrize("policy", POLICIES)
 def test_a_compiled_causal_step_multiplies_no_pairs_but_in_attention(policy, present):
     shapes, operations, slots = products(POLICIES[policy], present=present)
     fused = [x for x in operations if "scaled_dot_product" in str(x)]

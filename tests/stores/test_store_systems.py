@@ -84,6 +84,7 @@ def test_longmem_mixes_local_and_retrieved_attention_by_a_gate(library: str, exa
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_trams_selects_from_a_pool_by_keys_alone(library: str, example) -> None:
     """The m entries with the largest cos(k', 1) |k'| of a FIFO pool, and the segment, causally."""

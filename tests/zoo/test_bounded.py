@@ -31,7 +31,7 @@ def peak(model: Path, length: int) -> int:
     return int(done.stdout)
 
 
-@pytest.mark.parametrize("which", ["tiny", "stories260K"])
+@pytest.mark.parametrize("which", ["tiny", pytest.param("stories260K", marks=pytest.mark.thorough)])
 def test_peak_memory_is_that_of_a_short_input(which, tiny_folder, request):
     model = tiny_folder
     if which != "tiny":

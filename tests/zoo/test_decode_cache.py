@@ -119,6 +119,7 @@ def test_nothing_is_written_into_the_stream(library, made_up):
     assert stream.generate(8) == first
 
 
+@pytest.mark.thorough("jax")
 @pytest.mark.parametrize("name", sorted(MEMORIES))
 def test_probing_says_what_writing_would_say(name, library, made_up):
     (probed, written) = both(made_up(LLAMA), library, MEMORIES[name], RAGGED)

@@ -110,7 +110,13 @@ def test_a_memory_that_holds_everything_changes_nothing(
         assert difference(remembering, got[number, part], want[number, part]) < tolerance
 
 
-@pytest.mark.parametrize("name", ["llama-mqa-tied", "mistral-window"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("llama-mqa-tied", marks=pytest.mark.thorough("jax")),
+        "mistral-window",
+    ],
+)
 @pytest.mark.parametrize("memory", [None, at.preset("LRA-sum", kv_size=64, chunk=16)])
 def test_greedy_generation_equals_transformers(name, memory, library, randomised, saved):
     import torch

@@ -109,7 +109,9 @@ def test_a_stream_that_wrote_is_saved_as_it_goes_on(tiny_folder, tmp_path):
     assert bits(stream) == bits(restored)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+@pytest.mark.parametrize(
+    "kind", [pytest.param("float16", marks=pytest.mark.thorough("jax")), "bfloat16"]
+)
 def test_narrow_numbers_survive(tiny_folder, library, kind, tmp_path):
     if library == "numpy" and kind == "bfloat16":
         pytest.skip("NumPy has no bfloat16")

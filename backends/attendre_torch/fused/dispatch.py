@@ -18,6 +18,7 @@ from torch import Tensor
 from attendre_core.backend import fused_mode
 from attendre_core.eager.fusing import Mask, can_fuse, factors_of, mask_of
 from attendre_core.ops.pairs import Pairs, Term
+from attendre_torch.constants import constant_in_traces
 from attendre_torch.fused import launch, traced
 
 __all__ = ["attend_or", "has_triton", "pool_pairs", "runs_on", "sum_logits_or"]
@@ -139,7 +140,7 @@ def runs_on(tensor: Tensor, mode: str) -> bool:
     return bool(tensor.is_cuda) and _fits(tensor.device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant_in_traces
 def _fits(device: torch.device) -> bool:
     """Return whether there is Triton, and a device that it compiles these kernels for."""
     return has_triton() and _is_recent(device)

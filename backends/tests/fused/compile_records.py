@@ -1,6 +1,6 @@
-"""Compile the Triton kernels for records, as `compile_triton.py` does the others.
+"""Compile the Triton kernels for records, and before them those of `compile_triton.py`.
 
-Run as a script: ``python compile_records.py``.
+Run as a script: ``python compile_records.py quick``.
 """
 
 from __future__ import annotations
@@ -8,8 +8,10 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import sys
 from typing import Any
 
+import compile_triton
 import triton
 from compile_triton import resources
 from triton.backends.compiler import GPUTarget
@@ -75,4 +77,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    compile_triton.main(sys.argv[1])
     main()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from fused_cases import ANY_CASE, CASES, MORE_CASES, POLICIES, Case, check, given, streamed
+from fused_cases import ANY_CASE, CASES, MORE_CASES, POLICIES, POOLED, Case, check, given, streamed
 from hypothesis import HealthCheck, settings
 from hypothesis import given as drawn
 
@@ -38,9 +38,10 @@ def launches(monkeypatch):
     return counts
 
 
-@pytest.mark.parametrize("case", CASES, ids=str)
-def test_against_float64(case):
-    check(TORCH, case)
+@pytest.mark.parametrize("number", range(len(CASES)), ids=lambda number: str(CASES[number]))
+def test_against_float64(number):
+    """Together the cases pool in all ways, and the thorough ones below do so one by one."""
+    check(TORCH, CASES[number], [POOLED[number % 6], POOLED[(number + 3) % 6]])
 
 
 @pytest.mark.thorough

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 import attendre_core as at
 from attendre_core.tree import tree_map
 from attendre_core.zoo.architectures.llama import Llama
-from attendre_torch import AttendreCache, TrainableModel, shard_heads
+from attendre_torch import TrainableModel, shard_heads
 
 VOCABULARY = 32
 
@@ -218,6 +218,8 @@ def caches_of_transformers(folder: Path) -> None:
     import transformers
     from transformers.distributed import DistributedConfig
 
+    from attendre_torch import AttendreCache
+
     config = transformers.LlamaConfig(
         vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2,
         num_attention_heads=8, num_key_value_heads=4, eos_token_id=None, pad_token_id=0,
@@ -260,6 +262,8 @@ def caches_of_transformers(folder: Path) -> None:
 
 def _sharded_model_of_transformers(one: Any, tokens: torch.Tensor) -> None:
     """FSDP around the layers of a model: the cache trains and writes the same."""
+    from attendre_torch import AttendreCache
+
     spread = copy.deepcopy(one)
     for layer in spread.model.layers:
         fully_shard(layer, mesh=mesh())
