@@ -286,24 +286,52 @@ def _size_table(record: Record, kv: int) -> str:
 def ranks(folder: Path = HERE) -> str:
     """Return how well the oracle's order of policies predicts the bounded one, by record."""
     rows = []
+    for name, kv, metric, both in _in_both_modes(folder):
+        best = max if metric.higher else min
+        rows.append([
+            name, str(kv), str(len(both)), f"`{best(both, key=lambda each: both[each][0])}`",
+            f"`{best(both, key=lambda each: both[each][1])}`",
+            f"{spearman(*map(list, zip(*both.values(), strict=True))):.2f}",
+        ])  # fmt: skip
+    head = ["record", "M", "policies", "best bounded", "best oracle", "rank correlation"]
+    return Table(head, rows).markdown()
+
+
+def standings(folder: Path = HERE) -> str:
+    """Return the mean and the worst rank of each policy over the records that have all of them."""
+    found = list(_in_both_modes(folder))
+    most = max(len(both) for *_, both in found)
+    places: dict[str, list[tuple[float, float]]] = {}
+    for _, _, metric, both in found:
+        if len(both) < most:
+            continue
+        sign = -1 if metric.higher else 1
+        modes = (_ranked(sign * np.asarray(scores)) for scores in zip(*both.values(), strict=True))
+        for policy, place in zip(both, zip(*modes, strict=True), strict=True):
+            places.setdefault(policy, []).append(place)
+    rows = []
+    for policy, each in sorted(places.items(), key=lambda one: sum(b for b, _ in one[1])):
+        bounded, oracle = (1 + np.asarray(mode) for mode in zip(*each, strict=True))
+        numbers = (bounded.mean(), bounded.max(), oracle.mean(), oracle.max())
+        rows.append([f"`{policy}`", str(len(each)), *(f"{number:.1f}" for number in numbers)])
+    head = ["policy", "records", "bounded, mean rank", "worst", "oracle, mean rank", "worst"]
+    return Table(head, rows).markdown()
+
+
+def _in_both_modes(
+    folder: Path,
+) -> Iterator[tuple[str, int, Metric, dict[str, tuple[float, float]]]]:
+    """Yield records and sizes with the mean scores of each policy, bounded and as an oracle."""
     for name in dict.fromkeys(command.record for command in read_commands(folder)):
         record = read_record(name, folder)
         for kv in sorted({cell.kv for cell in record.cells if cell.policy.endswith(ORACLE)}):
-            both = [
-                (bounded.mean(record.metric.name), oracle.mean(record.metric.name), policy)
+            both = {
+                policy: (bounded.mean(record.metric.name), oracle.mean(record.metric.name))
                 for policy in record.policies(kv)
                 if (bounded := record.at(policy, kv)) and (oracle := record.at(policy + ORACLE, kv))
-            ]
-            if len(both) < 3:
-                continue
-            best = max if record.metric.higher else min
-            rows.append([
-                name, str(kv), str(len(both)), f"`{best(both)[2]}`",
-                f"`{best(both, key=lambda each: each[1])[2]}`",
-                f"{spearman([b for b, _, _ in both], [o for _, o, _ in both]):.2f}",
-            ])  # fmt: skip
-    head = ["record", "M", "policies", "best bounded", "best oracle", "rank correlation"]
-    return Table(head, rows).markdown()
+            }
+            if len(both) >= 3:
+                yield name, kv, record.metric, both
 
 
 def spearman(one: Sequence[float], other: Sequence[float]) -> float:

@@ -1,7 +1,8 @@
 """Writes docs/policies.md from records: ``python docs/results/write_policies.py``.
 
 Each block is between two comments, ``<!-- begin NAME -->`` and ``<!-- end NAME -->``: ``which``,
-``ranks``, ``commands``, or the name of a record, whose table it holds. A test compares both.
+``ranks``,
+``standings``, ``commands``, or the name of a record, whose table it holds. A test compares both.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ BLOCK = re.compile(r"(<!-- begin ([\w.-]+) -->\n).*?(<!-- end \2 -->)", re.DOTAL
 
 def block(name: str, folder: Path = policies.HERE) -> str:
     """Return what belongs between two comments."""
-    known = {"which": policies.which, "ranks": policies.ranks, "commands": policies.commands}
+    known = {
+        "which": policies.which, "ranks": policies.ranks, "standings": policies.standings,
+        "commands": policies.commands,
+    }  # fmt: skip
     if name in known:
         return known[name](folder)
     writes = policies.read_record(name, folder).identity["task"] in generated.METRICS

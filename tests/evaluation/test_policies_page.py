@@ -105,10 +105,17 @@ def test_the_order_of_policies(policies: Any, folder: Path) -> None:
     assert policies.spearman([1, 2, 2, 3], [1, 2, 3, 4]) == pytest.approx(0.9486833)
 
 
+def test_the_standings_are_ranks_in_both_modes(policies: Any, folder: Path) -> None:
+    *_, first, second, third = policies.standings(folder).splitlines()
+    assert first == "| `attendre-causal` | 1 | 1.0 | 1.0 | 2.0 | 2.0 |"
+    assert second.startswith("| `AS` | 1 | 2.0 | 2.0 | 1.0 | 1.0 |")
+    assert third.startswith("| `MT` | 1 | 3.0 | 3.0 | 3.0 |")
+
+
 def test_a_page_that_was_changed_by_hand_is_noticed(writing: Any, folder: Path) -> None:
     empty = "".join(
         f"<!-- begin {name} -->\n<!-- end {name} -->\n"
-        for name in ("which", "ranks", "keys", "commands")
+        for name in ("which", "ranks", "standings", "keys", "commands")
     )
     page = writing.written(empty, folder)
     assert writing.written(page, folder) == page
@@ -143,7 +150,7 @@ def test_the_page_is_that_of_the_records(writing: Any) -> None:
     page = writing.PAGE.read_text(encoding="utf-8")
     assert page == writing.written(page), "run docs/results/write_policies.py"
     shown = {match[2] for match in writing.BLOCK.finditer(page)}
-    assert {"which", "ranks", "commands"} <= shown
+    assert {"which", "ranks", "standings", "commands"} <= shown
 
 
 def test_the_commands_made_the_records(policies: Any) -> None:
