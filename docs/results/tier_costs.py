@@ -64,7 +64,7 @@ def two_tiers(library: str) -> None:
     two = Reader(at.Tiers(at.KeyValueMemory(512), at.Tier(at.KeyValueMemory(512))), library)
     one = Reader(at.KeyValueMemory(1024), library)
     ratios = []
-    for _ in range(30):
+    for _ in range(120):
         first, second = two.read(4), one.read(4)
         fourth = one.read(4)
         ratios.append((first + two.read(4)) / (second + fourth))
